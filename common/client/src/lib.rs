@@ -1,0 +1,1 @@
+//! What producers, consumers, the command line tool and the tests use.

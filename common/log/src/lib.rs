@@ -1,0 +1,1 @@
+//! The partition log on a storage: segments, indexes, recovery, checkpoints, the partition lock.

@@ -1,0 +1,1 @@
+//! What both programs share as processes: configuration, signals, draining, health and reflection.

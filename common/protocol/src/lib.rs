@@ -1,0 +1,1 @@
+//! The pure core of replication: transitions without clocks, sockets, files, tasks or hash order.

@@ -1,0 +1,1 @@
+//! Logging set-up and the names of spans and metrics.

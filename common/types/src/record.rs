@@ -1,0 +1,247 @@
+//! The records of the coordination store (design.md 6): small, versioned, changed only by compare-and-swap.
+//!
+//! Fields are only ever added, with a default, so that programs of two versions can share a store.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Incarnation, LeaderEpoch, NodeId, Offset, PartitionEpoch, PartitionIndex, TopicId, TopicIdPartition,
+    TopicName,
+};
+
+mod properties;
+
+pub use properties::{Durability, TopicProperties};
+
+/// A replica in the in-sync set: only this incarnation of it is electable and counts (design.md 6.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct IsrMember {
+    /// The replica's node.
+    pub node: NodeId,
+    /// The incarnation that acknowledged.
+    pub incarnation: Incarnation,
+}
+
+/// Who leads a partition, in which epoch, and who is in sync (design.md 6.1).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartitionRecord {
+    /// The topic.
+    pub topic_id: TopicId,
+    /// The partition within it.
+    pub partition: PartitionIndex,
+    /// The assigned replicas, the preferred leader first.
+    pub replicas: Vec<NodeId>,
+    /// The in-sync set; empty until the first leadership (design.md 6.9).
+    pub isr: Vec<IsrMember>,
+    /// The leader; absent before the first leadership and after a resignation.
+    pub leader: Option<NodeId>,
+    /// The newest leadership; absent until the first one.
+    pub leader_epoch: Option<LeaderEpoch>,
+    /// The version of this record.
+    pub partition_epoch: PartitionEpoch,
+    /// The lowest epoch and the start offset that a first leader must respect: set by adoption, where the directory has a
+    /// history (design.md 6.2).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adopted: Option<AdoptedHistory>,
+}
+
+/// What the importer of an adopted directory found in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdoptedHistory {
+    /// The node that imported the directory; only it may take the first leadership.
+    pub importer: NodeId,
+    /// The highest leader epoch in the directory, if any; the first leadership is the next one.
+    pub highest_epoch: Option<LeaderEpoch>,
+    /// The directory's log end offset.
+    pub log_end: Offset,
+}
+
+impl PartitionRecord {
+    /// The record of a partition that nobody has led yet.
+    #[must_use]
+    pub const fn new(id: TopicIdPartition, replicas: Vec<NodeId>) -> Self {
+        Self {
+            topic_id: id.topic_id,
+            partition: id.partition,
+            replicas,
+            isr: Vec::new(),
+            leader: None,
+            leader_epoch: None,
+            partition_epoch: PartitionEpoch::FIRST,
+            adopted: None,
+        }
+    }
+
+    /// The partition's key.
+    #[must_use]
+    pub const fn id(&self) -> TopicIdPartition {
+        TopicIdPartition::new(self.topic_id, self.partition)
+    }
+
+    /// Whether nobody has ever led it: nothing has been acknowledged (design.md 6.9). A resigned one is not new.
+    #[must_use]
+    pub const fn is_new(&self) -> bool {
+        self.leader_epoch.is_none()
+    }
+
+    /// Whether `node` is assigned.
+    #[must_use]
+    pub fn has_replica(&self, node: NodeId) -> bool {
+        self.replicas.contains(&node)
+    }
+
+    /// The in-sync entry of `node`.
+    #[must_use]
+    pub fn isr_member(&self, node: NodeId) -> Option<IsrMember> {
+        self.isr.iter().find(|m| m.node == node).copied()
+    }
+
+    /// Whether this incarnation of `node` may stand for election: it is the one in the in-sync set.
+    #[must_use]
+    pub fn is_electable(&self, node: NodeId, incarnation: Incarnation) -> bool {
+        self.isr_member(node).is_some_and(|m| m.incarnation == incarnation)
+    }
+}
+
+/// A topic. Written last at creation, so that it commits it; at deletion it becomes a tombstone that stays (design.md 6.9).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TopicRecord {
+    /// The identity.
+    pub id: TopicId,
+    /// The name; free again once `deleted`.
+    pub name: TopicName,
+    /// How many partitions it has.
+    pub partitions: i32,
+    /// Its properties.
+    pub properties: TopicProperties,
+    /// Whether this is a tombstone: replicas of this id are to be deleted.
+    #[serde(default)]
+    pub deleted: bool,
+}
+
+/// A program of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Program {
+    /// The one that leads.
+    LeaderSvc,
+    /// The one that follows.
+    FollowerAgent,
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::LeaderSvc => "leader-svc",
+            Self::FollowerAgent => "follower-agent",
+        })
+    }
+}
+
+/// Where a node's programs are reached, and which disk it runs on (design.md 6.3).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeRecord {
+    /// The node.
+    pub node: NodeId,
+    /// Where its leader-svc is reached; absent when it never registered.
+    pub leader_svc: Option<Endpoint>,
+    /// Where its follower-agent is reached; absent when it never registered.
+    pub follower_agent: Option<Endpoint>,
+    /// The disk identity that the node last ran with.
+    #[serde(default)]
+    pub disk_current: Option<Incarnation>,
+    /// The disk identity that a start of the node is writing to its disk.
+    #[serde(default)]
+    pub disk_next: Option<Incarnation>,
+    /// The version of this record.
+    #[serde(default)]
+    pub version: u64,
+}
+
+impl NodeRecord {
+    /// A node that has not registered anything.
+    #[must_use]
+    pub const fn new(node: NodeId) -> Self {
+        Self { node, leader_svc: None, follower_agent: None, disk_current: None, disk_next: None, version: 0 }
+    }
+
+    /// Where `program` of this node is reached.
+    #[must_use]
+    pub const fn endpoint(&self, program: Program) -> Option<&Endpoint> {
+        match program {
+            Program::LeaderSvc => self.leader_svc.as_ref(),
+            Program::FollowerAgent => self.follower_agent.as_ref(),
+        }
+    }
+}
+
+/// A program's sign of life: a counter that it raises. An observer counts it as expired when the counter stood still for
+/// the session timeout on the observer's own monotonic clock (design.md 6.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LivenessRecord {
+    /// The node.
+    pub node: NodeId,
+    /// The program.
+    pub program: Program,
+    /// Raised by each renewal.
+    pub counter: u64,
+}
+
+/// `host:port`; the host is a name, an IPv4 address, or an IPv6 address in brackets.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Endpoint(String);
+
+impl Endpoint {
+    /// The text, `host:port`.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Endpoint {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let legal =
+            |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_' | b':' | b'[' | b']' | b'%');
+        text.rsplit_once(':')
+            .filter(|(host, port)| !host.is_empty() && host.len() <= 255 && port.parse::<u16>().is_ok())
+            .filter(|_| text.bytes().all(legal))
+            .map(|_| Self(text.to_owned()))
+            .ok_or_else(|| {
+                let start: String = text.chars().take(64).collect();
+                format!("address '{start}': HOST:PORT is allowed, for example 10.0.0.7:9400")
+            })
+    }
+}
+
+impl TryFrom<String> for Endpoint {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<Endpoint> for String {
+    fn from(endpoint: Endpoint) -> Self {
+        endpoint.0
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

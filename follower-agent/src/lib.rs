@@ -1,0 +1,1 @@
+//! Follows partitions: pulls, checks, appends, and acknowledges by its next fetch.

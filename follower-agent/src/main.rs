@@ -1,0 +1,3 @@
+//! The follower-agent program.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Leads partitions: produce, fetch, and the control of a topic.

@@ -1,0 +1,3 @@
+//! The leader-svc program.
+
+fn main() {}
