@@ -2,7 +2,21 @@
 
 #![deny(clippy::indexing_slicing)]
 
+mod config;
+mod error;
+mod log;
+mod range;
+mod report;
 pub mod storage;
+
+pub use config::LogConfig;
+pub use error::{AppendError, LogError, OpenError, ReadError, Unusable};
+pub use log::{
+    CutOrder, FollowerAppend, LeaderAppend, Log, LogPositions, LogRead, OnDamage, OpenOptions, ReadLimits, Retained,
+    TimestampHit, Truncated,
+};
+pub use range::OffsetRange;
+pub use report::{Damage, HighWatermark, IndexKind, OpenReport, Renewal, Repair};
 
 pub use storage::{
     Access, DirEntry, OsFile, OsStorage, Storage, StorageError, StorageFile, StorageOperation, StorageResult,
