@@ -14,8 +14,12 @@ use std::fmt;
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 
+#[cfg(any(test, feature = "test-util"))]
+pub mod conformance;
 mod error;
 mod os;
+#[cfg(any(test, feature = "test-util"))]
+pub mod sim;
 
 pub use error::{StorageError, StorageOperation};
 pub use os::{OsFile, OsStorage};
@@ -105,11 +109,12 @@ pub trait Storage: Clone + fmt::Debug + Send + Sync + 'static {
     /// [`io::ErrorKind::NotFound`] when there is none, else what the disk says.
     fn remove_dir_all(&self, path: &Path) -> StorageResult<()>;
 
-    /// Renames a file or directory, replacing a file of the new name in one step. Durable after [`Self::sync_dir`] of
-    /// the directories that hold the two names.
+    /// Renames a file or directory within its directory, replacing a file of the new name in one step. Durable after
+    /// [`Self::sync_dir`] of that directory.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`] when `from` does not exist, else what the disk says.
+    /// [`io::ErrorKind::NotFound`] when `from` does not exist, [`io::ErrorKind::CrossesDevices`] when the two names are
+    /// not in one directory (two directories cannot be flushed in one step), else what the disk says.
     fn rename(&self, from: &Path, to: &Path) -> StorageResult<()>;
 
     /// Makes the names in a directory durable: what was created, removed or renamed in it.

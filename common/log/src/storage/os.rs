@@ -89,6 +89,10 @@ impl Storage for OsStorage {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> StorageResult<()> {
+        if from.parent() != to.parent() {
+            let source = io::Error::from(io::ErrorKind::CrossesDevices);
+            return Err(StorageError::new(StorageOperation::Rename, from, source));
+        }
         fs::rename(from, to).map_err(failed(StorageOperation::Rename, from))
     }
 
@@ -155,4 +159,37 @@ fn write_all_vectored(file: &File, slices: &[IoSlice<'_>], mut position: u64) ->
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::conformance;
+    use super::*;
+
+    #[test]
+    fn the_operating_systems_disk_passes_the_suite_of_every_storage() {
+        let dir = tempfile::tempdir().unwrap();
+        conformance::all(&OsStorage, dir.path());
+    }
+
+    #[test]
+    fn more_slices_than_one_system_call_takes_are_written_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = OsStorage.create_new(&dir.path().join("f")).unwrap();
+        let bytes: Vec<u8> = (0..251).cycle().take(3 * SLICES_PER_WRITE_MAX + 7).collect();
+        let slices: Vec<IoSlice<'_>> = bytes.chunks(1).map(IoSlice::new).collect();
+        file.write_vectored_at(&slices, 5).unwrap();
+        let mut read = vec![0; bytes.len()];
+        file.read_exact_at(&mut read, 5).unwrap();
+        assert_eq!(read, bytes);
+    }
+
+    #[test]
+    fn a_child_process_inherits_no_descriptor() {
+        use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+        let dir = tempfile::tempdir().unwrap();
+        let file = OsStorage.create_new(&dir.path().join("f")).unwrap();
+        let flags = FdFlag::from_bits_retain(fcntl(&file.file, FcntlArg::F_GETFD).unwrap());
+        assert!(flags.contains(FdFlag::FD_CLOEXEC));
+    }
 }
