@@ -1,0 +1,82 @@
+//! Rules of the repository that no compiler checks: who may depend on whom, what each file must carry, what must never
+//! be written into one. Each rule is a function from input to complaints, so that the tests beside it can plant a
+//! violation and see it reported; the tests here run the rules on the workspace itself.
+//!
+//! Deliberately absent: function length, `unwrap`, printing and the like, which clippy checks (root Cargo.toml).
+
+#[path = "tidy/dependencies.rs"]
+mod dependencies;
+#[path = "tidy/files.rs"]
+mod files;
+
+use std::path::{Path, PathBuf};
+
+/// The root of the workspace.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests crate lies in the workspace").to_owned()
+}
+
+/// Fails with every complaint at once, so that one run shows all there is to mend.
+fn assert_none(complaints: &[String]) {
+    assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
+}
+
+/// What cargo knows about the workspace and everything that it builds with.
+fn metadata() -> cargo_metadata::Metadata {
+    cargo_metadata::MetadataCommand::new()
+        .manifest_path(root().join("Cargo.toml"))
+        .other_options(["--locked".to_owned()])
+        .exec()
+        .expect("cargo metadata answers")
+}
+
+#[test]
+fn crates_depend_only_on_what_the_table_allows() {
+    assert_none(&dependencies::forbidden_edges(&dependencies::edges(&metadata())));
+}
+
+#[test]
+fn the_table_names_every_crate_of_the_workspace() {
+    assert_none(&dependencies::unlisted_crates(&metadata()));
+}
+
+#[test]
+fn the_pure_crates_build_without_runtime_or_rpc() {
+    assert_none(&dependencies::impure_trees(&metadata()));
+}
+
+#[test]
+fn there_is_one_version_of_each_rpc_crate() {
+    assert_none(&dependencies::several_versions(&metadata()));
+}
+
+#[test]
+fn every_file_keeps_the_rules() {
+    let root = root();
+    let files = files::of_the_repository(&root);
+    assert!(files.len() > 50, "the walk found only {} files under {}", files.len(), root.display());
+    let complaints: Vec<String> = files
+        .iter()
+        .filter_map(|path| Some((path, std::fs::read_to_string(root.join(path)).ok()?)))
+        .flat_map(|(path, text)| files::complaints(path, &text))
+        .collect();
+    assert_none(&complaints);
+}
+
+#[test]
+fn every_key_of_the_example_files_is_documented() {
+    let root = root();
+    let documents: String = ["README.md", "ARCHITECTURE.md", "deploy/README.md", "tests/README.md"]
+        .iter()
+        .filter_map(|name| std::fs::read_to_string(root.join(name)).ok())
+        .collect();
+    let complaints: Vec<String> = files::of_the_repository(&root)
+        .iter()
+        .filter(|path| path.to_string_lossy().ends_with(".example.toml"))
+        .flat_map(|path| {
+            let text = std::fs::read_to_string(root.join(path)).expect("the example file is text");
+            files::undocumented_keys(path, &text, &documents)
+        })
+        .collect();
+    assert_none(&complaints);
+}

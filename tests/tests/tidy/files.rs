@@ -1,0 +1,158 @@
+//! What every file of the repository must carry and must never hold.
+
+use std::path::{Path, PathBuf};
+
+/// Hard limit on the length of a source file; 400 is the aim.
+const LINES_MAX: usize = 800;
+
+/// Text that ties the repository to one machine or to one place to fetch from. Written in halves, so that this file
+/// does not trip over itself.
+const NEVER: &[&str] = &[
+    concat!("/ro", "ot/"),
+    concat!("/wo", "rk/"),
+    concat!("/ho", "me/"),
+    concat!("crates", ".io"),
+    concat!("proxy.", "golang.org"),
+    concat!("sum.", "golang.org"),
+    concat!("repo.maven", ".apache.org"),
+    concat!("repo1.", "maven.org"),
+    concat!("registry.", "npmjs.org"),
+    concat!("pypi", ".org"),
+    concat!("deb.", "debian.org"),
+];
+
+/// Words that mark unfinished work; allowed with the number of the issue that finishes it: `TODO(#12)`.
+const UNFINISHED: &[&str] = &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X:")];
+
+/// Every file of the repository by its path from `root`, without build output and git's own files.
+pub(crate) fn of_the_repository(root: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![PathBuf::new()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(root.join(&folder)).expect("a folder of the repository can be listed")
+        {
+            let entry = entry.expect("a folder of the repository can be listed");
+            let name = entry.file_name();
+            let kind = entry.file_type().expect("an entry has a type");
+            if kind.is_dir() && name != ".git" && name != "target" {
+                folders.push(folder.join(&name));
+            } else if kind.is_file() {
+                found.push(folder.join(&name));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// What is wrong with one file. Cargo.lock is cargo's: it names the registry.
+pub(crate) fn complaints(path: &Path, text: &str) -> Vec<String> {
+    let mut complaints = Vec::new();
+    if path == Path::new("Cargo.lock") {
+        return complaints;
+    }
+    let shown = path.display();
+    if path.extension().is_some_and(|extension| extension == "rs") {
+        if !text.starts_with("//!") {
+            complaints.push(format!("{shown}: does not begin with a //! that says what lives here"));
+        }
+        let lines = text.lines().count();
+        if lines > LINES_MAX {
+            complaints.push(format!("{shown}: {lines} lines, at most {LINES_MAX}"));
+        }
+    }
+    if path.ends_with("Cargo.toml") && text.contains("[package]") {
+        let generated = path == Path::new("proto/Cargo.toml");
+        if !generated && !text.contains("[lints]\nworkspace = true") {
+            complaints.push(format!("{shown}: does not take over the lints of the workspace"));
+        }
+    }
+    for (index, line) in text.lines().enumerate() {
+        let number = index + 1;
+        for text in NEVER.iter().filter(|text| holds_apart(line, text)) {
+            complaints.push(format!("{shown}:{number}: names {text}"));
+        }
+        for word in UNFINISHED.iter().filter(|word| unfinished(line, word)) {
+            complaints.push(format!("{shown}:{number}: {word} without the number of an issue"));
+        }
+    }
+    complaints
+}
+
+/// Whether `line` holds `text` where it is not the tail of a longer name or path.
+fn holds_apart(line: &str, text: &str) -> bool {
+    line.match_indices(text).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        before.is_none_or(|c| !(c.is_alphanumeric() || "_.-/}".contains(c)))
+    })
+}
+
+/// Whether `line` holds `word` without `(#number)` behind it.
+fn unfinished(line: &str, word: &str) -> bool {
+    line.match_indices(word).any(|(at, _)| {
+        let after = &line[at + word.len()..];
+        !after.strip_prefix("(#").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    })
+}
+
+/// The keys of an example configuration file (set or commented out as `#key = value`) that no document mentions.
+pub(crate) fn undocumented_keys(path: &Path, example: &str, documents: &str) -> Vec<String> {
+    example
+        .lines()
+        .filter_map(|line| line.trim_start_matches('#').split_once('='))
+        .map(|(key, _)| key.trim().trim_matches('"'))
+        .filter(|key| {
+            !key.is_empty()
+                && key.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-".contains(c))
+        })
+        .filter(|key| !documents.contains(&format!("`{key}`")))
+        .map(|key| format!("{}: no document explains `{key}`", path.display()))
+        .collect()
+}
+
+fn of_line(line: &str) -> Vec<String> {
+    complaints(Path::new("notes.md"), line)
+}
+
+#[test]
+fn a_file_without_a_head_or_with_too_many_lines_is_reported() {
+    let path = Path::new("common/types/src/x.rs");
+    assert_eq!(complaints(path, "//! Positions.\n"), Vec::<String>::new());
+    assert_eq!(complaints(path, "use std::fmt;\n").len(), 1);
+    assert_eq!(complaints(path, &"//!\n".repeat(LINES_MAX)), Vec::<String>::new());
+    assert_eq!(complaints(path, &"//!\n".repeat(LINES_MAX + 1)).len(), 1);
+}
+
+#[test]
+fn a_crate_without_the_lints_is_reported() {
+    let with = "[package]\nname = \"x\"\n\n[lints]\nworkspace = true\n";
+    assert_eq!(complaints(Path::new("cli/Cargo.toml"), with), Vec::<String>::new());
+    assert_eq!(complaints(Path::new("cli/Cargo.toml"), "[package]\nname = \"x\"\n").len(), 1);
+}
+
+#[test]
+fn machine_paths_and_registries_are_reported_but_not_names_that_contain_them() {
+    for text in NEVER {
+        assert_eq!(of_line(&format!("see {text}x")).len(), 1, "{text}");
+        assert_eq!(of_line(text).len(), 1, "{text}");
+    }
+    assert_eq!(of_line(concat!("a path like $cache/wo", "rk/x")), Vec::<String>::new());
+}
+
+#[test]
+fn unfinished_work_needs_an_issue_number() {
+    for word in UNFINISHED {
+        assert_eq!(of_line(&format!("// {word} later")).len(), 1);
+        assert_eq!(of_line(&format!("// {word}(#12): later")), Vec::<String>::new());
+        assert_eq!(of_line(&format!("// {word}(#): later")).len(), 1);
+    }
+}
+
+#[test]
+fn a_key_that_no_document_mentions_is_reported() {
+    let example = "# How long.\n#\"replica.fetch.wait.max.ms\" = 500\nlisten = \"x\"\n[table]\n";
+    assert_eq!(
+        undocumented_keys(Path::new("x.example.toml"), example, "`listen` is"),
+        ["x.example.toml: no document explains `replica.fetch.wait.max.ms`"]
+    );
+}
