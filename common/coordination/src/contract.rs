@@ -85,7 +85,7 @@ pub trait Coordination: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`CoordinationError::Unknown`] when it may have been made (design.md 6.4); [`CoordinationError::NotFound`] when
-    /// the topic is gone; [`CoordinationError::Invalid`] when `new` breaks a rule of the record (leader among replicas and in-sync set, epochs that rise).
+    /// the topic is gone; [`CoordinationError::Invalid`] when `new` breaks a rule of [`check_change`](crate::check_change).
     async fn swap_partition(
         &self,
         new: PartitionRecord,
@@ -104,7 +104,7 @@ pub trait Coordination: Send + Sync + fmt::Debug {
     ) -> Result<CasOutcome<NodeRecord>, CoordinationError>;
 
     /// Raises the counter of `program` on `node`, then reads every program's (design.md 6.7). Order matters: what is read
-    /// is at least as new as the renewal, so that an observer never counts time in
+    /// is at least as new as the renewal, so that [`LivenessObserver`](crate::LivenessObserver) never counts time in
     /// which it could not see.
     ///
     /// # Errors

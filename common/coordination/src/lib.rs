@@ -10,10 +10,22 @@
 //! Deliberately absent: when to propose what (the services), the partition's log and progress (`replica`), gRPC. The
 //! rules of an election that need nothing but a record are here, as pure functions.
 
+#[cfg(any(test, feature = "test-util"))]
+pub mod conformance;
 mod contract;
+mod election;
 mod error;
+mod file;
+mod liveness;
+mod node_record;
+mod rules;
 mod view;
 
 pub use contract::{CasOutcome, Coordination, Liveness};
+pub use election::{Candidate, Ineligible, first_leadership, first_leadership_delay, renewed_leadership};
 pub use error::CoordinationError;
+pub use file::{FileCoordination, FileOptions};
+pub use liveness::{LivenessObserver, ProgramState};
+pub use node_record::{DiskVerdict, RotationError, register_endpoint, rotate_disk_identity, update_node};
+pub use rules::{check_change, check_creation};
 pub use view::{ClusterView, ViewChanges, ViewPublisher};
