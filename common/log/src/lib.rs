@@ -2,6 +2,7 @@
 
 #![deny(clippy::indexing_slicing)]
 
+pub mod checkpoint;
 mod config;
 mod error;
 mod log;
@@ -12,8 +13,8 @@ pub mod storage;
 pub use config::LogConfig;
 pub use error::{AppendError, LogError, OpenError, ReadError, Unusable};
 pub use log::{
-    CutOrder, FollowerAppend, LeaderAppend, Log, LogPositions, LogRead, OnDamage, OpenOptions, ReadLimits, Retained,
-    TimestampHit, Truncated,
+    CutOrder, FollowerAppend, LeaderAppend, Log, LogPositions, LogRead, OnDamage, OpenOptions, ReadLimits,
+    Retained, TimestampHit, Truncated,
 };
 pub use range::OffsetRange;
 pub use report::{Damage, HighWatermark, IndexKind, OpenReport, Renewal, Repair};
