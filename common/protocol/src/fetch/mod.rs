@@ -1,0 +1,196 @@
+//! Fetch as values: what the wire decodes into, and what it encodes from. The rules that decide are in [`check`].
+//!
+//! What holds: an absent limit has been replaced by its default at decoding, so a limit of 0 was asked for. One request
+//! and one answer serve followers and consumers alike (`replica` absent = consumer).
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use highwater_types::{
+    ClusterId, Incarnation, LeaderEpoch, MonotonicTime, NodeId, Offset, OffsetAndEpoch, PartitionIndex,
+    ReplicationError, TopicId, TopicIdPartition, TopicName,
+};
+
+mod check;
+
+pub use check::{
+    LogFacts, PartitionFacts, Position, ReadPlan, Requester, Snapshot, check_epoch, check_leadership,
+    check_position, epoch_end_offset, plan_read,
+};
+
+/// Longest wait when the request names none.
+pub const DEFAULT_MAX_WAIT: Duration = Duration::from_millis(500);
+/// Bytes that end the wait when the request names none.
+pub const DEFAULT_MIN_BYTES: u32 = 1;
+/// Cap of the answer when the request names none, in bytes: an answer to a hand-made request fits a default decoder.
+pub const DEFAULT_MAX_BYTES: u32 = 1 << 20;
+
+/// How a request names a topic (design.md 3).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TopicRef {
+    /// By name.
+    Name(TopicName),
+    /// By identity.
+    Id(TopicId),
+    /// By both, which must belong together.
+    Both {
+        /// The name.
+        name: TopicName,
+        /// The identity.
+        id: TopicId,
+    },
+}
+
+impl TopicRef {
+    /// The name, where given.
+    #[must_use]
+    pub const fn name(&self) -> Option<&TopicName> {
+        match self {
+            Self::Name(name) | Self::Both { name, .. } => Some(name),
+            Self::Id(_) => None,
+        }
+    }
+
+    /// The identity, where given.
+    #[must_use]
+    pub const fn id(&self) -> Option<TopicId> {
+        match self {
+            Self::Id(id) | Self::Both { id, .. } => Some(*id),
+            Self::Name(_) => None,
+        }
+    }
+}
+
+/// One Fetch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FetchRequest {
+    /// The cluster that the requester belongs to; absent = not checked.
+    pub cluster: Option<ClusterId>,
+    /// The follower's node; absent = a consumer.
+    pub replica: Option<NodeId>,
+    /// The session, 0 = none (S74).
+    pub session_id: i32,
+    /// The request's number within its session: 0 opens one, -1 wants none (S74).
+    pub session_epoch: i32,
+    /// How long the answer may wait for `min_bytes`.
+    pub max_wait: Duration,
+    /// How many bytes end the wait.
+    pub min_bytes: u32,
+    /// Soft cap of the answer in bytes (S32); 0 = no records at all.
+    pub max_bytes: u32,
+    /// The partitions, in the order in which they are served (S33).
+    pub partitions: Vec<FetchPartition>,
+    /// Partitions that leave the session.
+    pub forgotten: Vec<(TopicRef, PartitionIndex)>,
+}
+
+/// One partition of a Fetch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FetchPartition {
+    /// The topic.
+    pub topic: TopicRef,
+    /// The partition within it.
+    pub partition: PartitionIndex,
+    /// The follower's incarnation (design.md 6.3); mandatory for a follower.
+    pub incarnation: Option<Incarnation>,
+    /// The leadership that the requester believes in (S19); mandatory for a follower.
+    pub current_leader_epoch: Option<LeaderEpoch>,
+    /// Where to read from.
+    pub fetch_offset: Offset,
+    /// What the follower holds (exclusive), at most `fetch_offset`; absent = `fetch_offset`. Mandatory under `fsync`.
+    pub acknowledged_offset: Option<Offset>,
+    /// The epoch of the record before `fetch_offset` in the requester's log (S23).
+    pub last_fetched_epoch: Option<LeaderEpoch>,
+    /// The first offset in the follower's log.
+    pub log_start: Option<Offset>,
+    /// The high watermark that the follower knows (KIP-1166).
+    pub high_watermark: Option<Offset>,
+    /// Soft cap for this partition in bytes; 0 = no records.
+    pub max_bytes: u32,
+    /// The follower still appends what it got: no records now, and no reason to answer early.
+    pub paused: bool,
+}
+
+impl FetchPartition {
+    /// What the follower holds (exclusive). Every rule about its log end uses this and not where it reads (design.md 3).
+    #[must_use]
+    pub fn acknowledged(&self) -> Offset {
+        self.acknowledged_offset.unwrap_or(self.fetch_offset)
+    }
+}
+
+/// The answer to a Fetch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FetchResponse {
+    /// The session, 0 = none.
+    pub session_id: i32,
+    /// When the request arrived, by the answering node's clock.
+    pub received: MonotonicTime,
+    /// When the answer was made, by the same clock.
+    pub answered: MonotonicTime,
+    /// How long the requester is held back.
+    pub throttle: Duration,
+    /// Which quota holds it back.
+    pub throttle_reason: Option<ThrottleReason>,
+    /// One entry per partition asked for, in the order asked.
+    pub partitions: Vec<PartitionResult>,
+}
+
+/// Which quota holds a requester back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThrottleReason {
+    /// The one for replicas that are catching up.
+    ReplicationQuota,
+    /// The client's own.
+    ClientQuota,
+}
+
+/// One partition of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionResult {
+    /// The topic's name, where the answering node knows it.
+    pub topic: Option<TopicName>,
+    /// The partition; absent when the topic could not be resolved.
+    pub topic_id: Option<TopicId>,
+    /// The partition within the topic.
+    pub partition: PartitionIndex,
+    /// What was found, or why not.
+    pub outcome: Result<Fetched, ReplicationError>,
+}
+
+impl PartitionResult {
+    /// The partition's key, where the topic was resolved.
+    #[must_use]
+    pub fn id(&self) -> Option<TopicIdPartition> {
+        self.topic_id.map(|topic| TopicIdPartition::new(topic, self.partition))
+    }
+}
+
+/// What a partition's answer holds. Its high watermark, log start and records are of one moment (S22).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fetched {
+    /// The high watermark, the log start and the log end before the read.
+    pub snapshot: Snapshot,
+    /// Set when the logs differ: where the follower has to cut (S23). Comes without records (S24).
+    pub diverging: Option<OffsetAndEpoch>,
+    /// Whole batches, contiguous from the one that holds the fetch offset.
+    pub records: Bytes,
+    /// When the first returned record was appended, by the answering node's clock; absent when unknown.
+    pub appended: Option<MonotonicTime>,
+    /// Trace contexts of some of the returned records: offset and W3C `traceparent`.
+    pub traces: Vec<(Offset, String)>,
+}
+
+impl Fetched {
+    /// An answer without records.
+    #[must_use]
+    pub const fn empty(snapshot: Snapshot) -> Self {
+        Self { snapshot, diverging: None, records: Bytes::new(), appended: None, traces: Vec::new() }
+    }
+
+    /// An answer that tells the requester where its log differs.
+    #[must_use]
+    pub const fn diverging(snapshot: Snapshot, at: OffsetAndEpoch) -> Self {
+        Self { snapshot, diverging: Some(at), records: Bytes::new(), appended: None, traces: Vec::new() }
+    }
+}

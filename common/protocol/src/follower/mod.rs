@@ -1,0 +1,587 @@
+//! The follower's side of one partition: where it reads, what it does with an answer, how it cuts and how it fails.
+//!
+//! ```text
+//!   own log            queued for append      asked for next
+//!   log_start ... flushed_end ... log_end ......... queued_end ──▶ leader's log end
+//!                 `fsync` acknowledges up to flushed_end, `page-cache` up to log_end
+//! ```
+//!
+//! What holds after every event:
+//!
+//! - `log_start ≤ high_watermark ≤ log_end ≤ queued_end`, `flushed_end ≤ log_end`, acknowledged ≤ log_end.
+//! - An answer is applied only if fetch offset, last fetched epoch, leader epoch, incarnation and *generation* are still
+//!   those sent (design.md 5, stricter than S5). A truncation, a new epoch or a restart raises the generation, so it voids
+//!   every answer and every queued append that is under way.
+//! - The high watermark falls only by truncation; log start follows it (design.md 2).
+//! - Failures: the leader's, which may pass, are retried without end; the own ones a bounded number of times, then the
+//!   partition stays failed until a new epoch or a person's resume.
+//!
+//! Deliberately absent: bytes, checks of batches, requests. The caller makes requests from [`FetchIntent`], feeds answers to
+//! [`FollowerPartition::on_answer`], and does to the log what the returned [`FollowerAction`] says, in order.
+
+use std::collections::VecDeque;
+
+use highwater_types::{
+    Durability, ErrorCode, Incarnation, LeaderEpoch, MonotonicTime, NodeId, Offset, OffsetAndEpoch,
+    ReplicationError,
+};
+
+use crate::Randomness;
+use crate::fetch::LogFacts;
+
+mod answer;
+mod backoff;
+mod failure;
+mod fetch_plan;
+mod position;
+mod truncation;
+
+pub use answer::{AnswerFacts, BatchSpan, LeaderOffsets};
+pub use backoff::{Backoff, BackoffConfig};
+pub use failure::FailureReason;
+pub use fetch_plan::FetchPlan;
+pub use position::{FetchAsk, FetchIntent, FetchPosition};
+pub use truncation::cut_point;
+
+/// Settings of a follower partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FollowerConfig {
+    /// Whether only flushed offsets are acknowledged.
+    pub durability: Durability,
+    /// `replica.fetch.max.bytes`: soft cap per partition and answer.
+    pub max_bytes: u32,
+    /// How many bytes may wait for their append before the partition pauses. In bytes.
+    pub read_ahead_bytes: u64,
+    /// `replica.fetch.backoff.ms` and its limits.
+    pub backoff: BackoffConfig,
+}
+
+/// What the log says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogState {
+    /// The first retained offset.
+    pub log_start: Offset,
+    /// The log end (exclusive).
+    pub log_end: Offset,
+    /// How far it is flushed (exclusive).
+    pub flushed_end: Offset,
+    /// The newest entry of the epoch cache.
+    pub last_epoch: Option<LeaderEpoch>,
+}
+
+/// What a follower begins with.
+#[derive(Clone, Debug)]
+pub struct FollowerStart {
+    /// Who leads.
+    pub leader: NodeId,
+    /// In which epoch.
+    pub leader_epoch: LeaderEpoch,
+    /// The highest leader epoch that the directory has seen (design.md 6.5).
+    pub highest_epoch: Option<LeaderEpoch>,
+    /// This replica's incarnation.
+    pub incarnation: Incarnation,
+    /// Its log.
+    pub log: LogState,
+    /// Its high watermark.
+    pub high_watermark: Offset,
+    /// The first offset of unrepaired damage: nothing from here on is acknowledged (design.md 2).
+    pub damaged_from: Option<Offset>,
+}
+
+/// What to do with an answer, in the order in which the actions were returned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FollowerAction {
+    /// The answer is void, or there was nothing in it.
+    Nothing,
+    /// Append the first `bytes` bytes of its records, then report [`FollowerPartition::on_appended`].
+    Append {
+        /// Voids the append when it is no longer the current one.
+        generation: u64,
+        /// How many bytes of the answer's records, from their start.
+        bytes: usize,
+    },
+    /// Cut: ask [`FollowerPartition::plan_cut`], cut, report [`FollowerPartition::on_log_replaced`].
+    Truncate {
+        /// Voids the cut when it is no longer the current one.
+        generation: u64,
+        /// What the leader answered.
+        at: OffsetAndEpoch,
+    },
+    /// Ask the leader for its log start and log end under the same epoch, then report
+    /// [`FollowerPartition::on_leader_offsets`] (S35).
+    AskOffsets {
+        /// Voids the answer when it is no longer the current one.
+        generation: u64,
+    },
+    /// Drop the whole log and begin at `offset`, then report [`FollowerPartition::on_log_replaced`] (S35, S44).
+    RestartAt {
+        /// Voids it when it is no longer the current one.
+        generation: u64,
+        /// The leader's log start.
+        offset: Offset,
+    },
+    /// Renew the incarnation, durably, then report [`FollowerPartition::on_log_replaced`] (design.md 6.3).
+    RenewIncarnation {
+        /// Voids it when it is no longer the current one.
+        generation: u64,
+    },
+}
+
+/// What the caller owes after an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FollowerEffect {
+    /// Consumers of this replica may read up to here.
+    HighWatermarkAdvanced(Offset),
+    /// Raise the log start to here, then report [`FollowerPartition::on_log_start`].
+    RaiseLogStart(Offset),
+    /// Open the log again, with recovery, then report [`FollowerPartition::on_log_replaced`] or
+    /// [`FollowerPartition::on_storage_failed`].
+    Recover,
+}
+
+/// The state as people see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PartitionFetchState {
+    /// Its log is being cut, restarted or renewed; it does not fetch.
+    Truncating,
+    /// It fetches.
+    Fetching,
+    /// It fetches again at a time.
+    Delayed {
+        /// When.
+        until: MonotonicTime,
+        /// Why not now.
+        reason: FailureReason,
+    },
+    /// It does not fetch.
+    Failed {
+        /// Why.
+        reason: FailureReason,
+        /// When it recovers by itself; `None` = a new epoch or a person's resume is needed.
+        retry_at: Option<MonotonicTime>,
+    },
+}
+
+/// What a cut is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CutPlan {
+    /// Overtaken: do nothing.
+    Void,
+    /// Refused; the partition has failed. Do nothing.
+    Refused,
+    /// Cut to `end`, after renewing the incarnation durably where `renew` says so (design.md 6.3).
+    To {
+        /// The new log end.
+        end: Offset,
+        /// Whether this incarnation acknowledged what the cut takes.
+        renew: bool,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    Fetching,
+    Truncating,
+    /// Waits for the leader's offsets.
+    ResolvingRange,
+    Failed {
+        reason: FailureReason,
+        retry_at: Option<MonotonicTime>,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Delay {
+    until: MonotonicTime,
+    reason: FailureReason,
+}
+
+/// A replica that follows.
+#[derive(Clone, Debug)]
+pub struct FollowerPartition {
+    config: FollowerConfig,
+    leader: NodeId,
+    leader_epoch: LeaderEpoch,
+    incarnation: Incarnation,
+    phase: Phase,
+    delay: Option<Delay>,
+    generation: u64,
+    log_version: u64,
+    log_start: Offset,
+    log_end: Offset,
+    flushed_end: Offset,
+    queued_end: Offset,
+    queued_bytes: u64,
+    last_fetched_epoch: Option<LeaderEpoch>,
+    high_watermark: Offset,
+    /// The newest high watermark that the leader told for the current position, before it is clamped to the own log.
+    heard_high_watermark: Offset,
+    leader_log_start: Option<Offset>,
+    leader_log_end: Option<Offset>,
+    damaged_from: Option<Offset>,
+    /// The highest offset acknowledged in this leader epoch.
+    acknowledged_sent: Option<Offset>,
+    /// The position at which a cut or an out-of-range was last answered. Being there again means that it changed nothing.
+    settled_at: Option<(Offset, Option<LeaderEpoch>)>,
+    fetch_backoff: Backoff,
+    storage_backoff: Backoff,
+    effects: VecDeque<FollowerEffect>,
+}
+
+impl FollowerPartition {
+    /// Begins to follow. With or without an epoch history the first position is the own log end (S3): a log without epochs
+    /// is empty here, because the log rebuilds them from its batches.
+    ///
+    /// # Errors
+    /// `FencedLeaderEpoch` when the directory has seen a higher epoch (design.md 6.5).
+    pub fn new(config: FollowerConfig, start: FollowerStart) -> Result<Self, ReplicationError> {
+        let FollowerStart {
+            leader,
+            leader_epoch,
+            highest_epoch,
+            incarnation,
+            log,
+            high_watermark,
+            damaged_from,
+        } = start;
+        let seen = highest_epoch.max(log.last_epoch);
+        if seen.is_some_and(|seen| seen > leader_epoch) {
+            return Err(ReplicationError::new(
+                ErrorCode::FencedLeaderEpoch,
+                format!("the directory has seen an epoch above {}", leader_epoch.get()),
+            ));
+        }
+        let (fetch_backoff, storage_backoff) = (Backoff::new(config.backoff), Backoff::new(config.backoff));
+        let high_watermark = high_watermark.clamp(log.log_start, log.log_end);
+        let partition = Self {
+            config,
+            leader,
+            leader_epoch,
+            incarnation,
+            phase: Phase::Fetching,
+            delay: None,
+            generation: 0,
+            log_version: 0,
+            log_start: log.log_start,
+            log_end: log.log_end,
+            flushed_end: log.flushed_end,
+            queued_end: log.log_end,
+            queued_bytes: 0,
+            last_fetched_epoch: log.last_epoch,
+            high_watermark,
+            heard_high_watermark: high_watermark,
+            leader_log_start: None,
+            leader_log_end: None,
+            damaged_from,
+            acknowledged_sent: None,
+            settled_at: None,
+            fetch_backoff,
+            storage_backoff,
+            effects: VecDeque::new(),
+        };
+        partition.check_bounds();
+        Ok(partition)
+    }
+
+    // === getters ===
+
+    /// Who leads.
+    #[must_use]
+    pub const fn leader(&self) -> NodeId {
+        self.leader
+    }
+
+    /// In which epoch.
+    #[must_use]
+    pub const fn leader_epoch(&self) -> LeaderEpoch {
+        self.leader_epoch
+    }
+
+    /// This replica's incarnation.
+    #[must_use]
+    pub const fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// The high watermark (exclusive).
+    #[must_use]
+    pub const fn high_watermark(&self) -> Offset {
+        self.high_watermark
+    }
+
+    /// The log end (exclusive).
+    #[must_use]
+    pub const fn log_end(&self) -> Offset {
+        self.log_end
+    }
+
+    /// The first retained offset.
+    #[must_use]
+    pub const fn log_start(&self) -> Offset {
+        self.log_start
+    }
+
+    /// The leader's log end, as of its last answer; `None` = not known yet.
+    #[must_use]
+    pub const fn leader_log_end(&self) -> Option<Offset> {
+        self.leader_log_end
+    }
+
+    /// Records between the own log end and the leader's; `None` = not known yet (S68).
+    #[must_use]
+    pub fn lag(&self) -> Option<u64> {
+        self.leader_log_end.map(|end| end.since(self.log_end))
+    }
+
+    /// Bytes that wait for their append.
+    #[must_use]
+    pub const fn queued_bytes(&self) -> u64 {
+        self.queued_bytes
+    }
+
+    /// Where the next fetch reads: the end of the append queue.
+    #[must_use]
+    pub const fn fetch_offset(&self) -> Offset {
+        self.queued_end
+    }
+
+    /// What queued work and answers are compared with.
+    #[must_use]
+    pub const fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// What flushes are compared with: raised whenever the log is replaced, and not by what voids answers only.
+    #[must_use]
+    pub const fn log_version(&self) -> u64 {
+        self.log_version
+    }
+
+    /// What this replica holds as its durability asks (design.md 3), below any damage.
+    #[must_use]
+    pub fn acknowledged(&self) -> Offset {
+        let held = match self.config.durability {
+            Durability::Fsync => self.flushed_end,
+            Durability::PageCache => self.log_end,
+        };
+        self.damaged_from.map_or(held, |damage| held.min(damage))
+    }
+
+    /// Whether something is held that no request has acknowledged yet: worth a request of its own while another is parked.
+    #[must_use]
+    pub fn owes_acknowledgement(&self) -> bool {
+        self.phase == Phase::Fetching && self.acknowledged_sent.is_none_or(|sent| sent < self.acknowledged())
+    }
+
+    /// The state for people, as of `now`.
+    #[must_use]
+    pub fn state(&self, now: MonotonicTime) -> PartitionFetchState {
+        match (&self.phase, &self.delay) {
+            (Phase::Failed { reason, retry_at }, _) => {
+                PartitionFetchState::Failed { reason: reason.clone(), retry_at: *retry_at }
+            }
+            (_, Some(delay)) if delay.until > now => {
+                PartitionFetchState::Delayed { until: delay.until, reason: delay.reason.clone() }
+            }
+            (Phase::Truncating | Phase::ResolvingRange, _) => PartitionFetchState::Truncating,
+            (Phase::Fetching, _) => PartitionFetchState::Fetching,
+        }
+    }
+
+    /// When [`Self::on_tick`] or a new request has something to do next, if it is waiting for a time.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<MonotonicTime> {
+        match &self.phase {
+            Phase::Failed { retry_at, .. } => *retry_at,
+            Phase::Fetching | Phase::Truncating | Phase::ResolvingRange => {
+                self.delay.as_ref().map(|d| d.until)
+            }
+        }
+    }
+
+    /// The next effect to execute; `None` = drained.
+    pub fn poll_effect(&mut self) -> Option<FollowerEffect> {
+        self.effects.pop_front()
+    }
+
+    // === events: leadership ===
+
+    /// A record named a leader. The epoch already held, or an older one, changes nothing (S4, S56); a new one, even of the
+    /// same leader, rebuilds the state, discards the append queue, and clears a failure (S11). `log` is what the log says
+    /// now; no append may be running. Answers whether it was news.
+    pub fn on_leader(
+        &mut self,
+        leader: NodeId,
+        epoch: LeaderEpoch,
+        log: LogState,
+        now: MonotonicTime,
+    ) -> bool {
+        if epoch <= self.leader_epoch || log.last_epoch.is_some_and(|seen| seen > epoch) {
+            return false;
+        }
+        let needs_recovery = matches!(&self.phase, Phase::Failed { reason: FailureReason::Storage(_), .. });
+        self.leader = leader;
+        self.leader_epoch = epoch;
+        self.acknowledged_sent = None;
+        self.leader_log_start = None;
+        self.leader_log_end = None;
+        self.storage_backoff.reset();
+        if needs_recovery {
+            self.fail_until(FailureReason::Storage("a new leadership began".to_owned()), Some(now));
+        } else {
+            self.adopt_log(log);
+        }
+        self.delay = None;
+        self.fetch_backoff.reset();
+        self.settled_at = None;
+        debug_assert_eq!(self.queued_bytes, 0, "an epoch change discards queued appends");
+        self.check_bounds();
+        true
+    }
+
+    /// A person's resume: clears a failure and every delay. `log` is what the log says now; no append may be running.
+    pub fn on_resume(&mut self, log: LogState, now: MonotonicTime) {
+        self.delay = None;
+        self.fetch_backoff.reset();
+        self.storage_backoff.reset();
+        self.settled_at = None;
+        match &self.phase {
+            Phase::Failed { reason: FailureReason::Storage(text), .. } => {
+                self.fail_until(FailureReason::Storage(text.clone()), Some(now));
+            }
+            Phase::Failed { .. } => self.adopt_log(log),
+            Phase::Fetching | Phase::Truncating | Phase::ResolvingRange => {}
+        }
+        debug_assert!(self.delay.is_none(), "it goes on at once");
+        self.check_bounds();
+    }
+
+    /// Time passed: recovers a failed log when its time has come.
+    pub fn on_tick(&mut self, now: MonotonicTime) {
+        if let Phase::Failed { retry_at, .. } = &mut self.phase
+            && retry_at.is_some_and(|at| at <= now)
+        {
+            *retry_at = None;
+            self.effects.push_back(FollowerEffect::Recover);
+        }
+        self.check_bounds();
+    }
+
+    // === events: the log ===
+
+    /// An append of `bytes` bytes ended at `log_end`. Ignored when its generation is over.
+    pub fn on_appended(&mut self, generation: u64, bytes: u64, log_end: Offset) {
+        if generation != self.generation {
+            return;
+        }
+        debug_assert!(log_end >= self.log_end, "an append moves the end forward");
+        debug_assert!(log_end <= self.queued_end, "only what was queued is appended");
+        self.log_end = log_end;
+        self.queued_bytes = self.queued_bytes.saturating_sub(bytes);
+        self.storage_backoff.reset();
+        self.apply_bounds();
+        self.check_bounds();
+    }
+
+    /// A flush that began at this [`Self::log_version`] reached `flushed_end`. Ignored when the log was replaced since: a
+    /// flush that a truncation overtook acknowledges nothing (design.md 2).
+    pub fn on_flushed(&mut self, log_version: u64, flushed_end: Offset) {
+        if log_version != self.log_version {
+            return;
+        }
+        debug_assert!(flushed_end >= self.log_start, "a flush covers the log from its start");
+        self.flushed_end = self.flushed_end.max(flushed_end.min(self.log_end));
+        self.check_bounds();
+    }
+
+    /// The log start was raised.
+    pub fn on_log_start(&mut self, log_start: Offset) {
+        debug_assert!(log_start <= self.high_watermark, "not above the own high watermark (design.md 2)");
+        self.log_start = self.log_start.max(log_start.min(self.high_watermark));
+        self.check_bounds();
+    }
+
+    /// The log was cut, restarted, reopened, or its incarnation renewed: this is what it is now. Fetching goes on from its
+    /// end.
+    pub fn on_log_replaced(&mut self, log: LogState, incarnation: Incarnation, damaged_from: Option<Offset>) {
+        if incarnation != self.incarnation {
+            self.acknowledged_sent = None;
+        }
+        self.incarnation = incarnation;
+        self.damaged_from = damaged_from;
+        self.adopt_log(log);
+        self.check_bounds();
+    }
+
+    /// The own disk failed: the log takes nothing more until it was recovered (KAFKA-10778). Retried a bounded number of
+    /// times.
+    pub fn on_storage_failed(&mut self, message: String, now: MonotonicTime, randomness: &mut Randomness) {
+        let retry_at = self.storage_backoff.next_bounded_delay(randomness).map(|wait| now.after(wait));
+        self.fail_until(FailureReason::Storage(message), retry_at);
+        debug_assert!(!self.owes_acknowledgement(), "a failed replica acknowledges nothing");
+        self.check_bounds();
+    }
+
+    /// Decides a cut that [`FollowerAction::Truncate`] asked for, on the log as it is now, with nothing running on it (S40).
+    pub fn plan_cut(&mut self, generation: u64, at: OffsetAndEpoch, log: &LogFacts<'_>) -> CutPlan {
+        if generation != self.generation || self.phase != Phase::Truncating {
+            return CutPlan::Void;
+        }
+        let end = cut_point(at, log.epochs, log.log_end);
+        if end < self.high_watermark {
+            // Only an unclean election makes this legal, and no record carries one yet (design.md 6.5, 6.13).
+            self.fail_until(
+                FailureReason::CutBelowHighWatermark { cut: end, high_watermark: self.high_watermark },
+                None,
+            );
+            return CutPlan::Refused;
+        }
+        debug_assert!(end <= log.log_end, "a cut does not lengthen the log");
+        CutPlan::To { end, renew: self.acknowledged_sent.is_some_and(|sent| end < sent) }
+    }
+
+    // === rules ===
+
+    /// Starts over from what the log says; queued appends and answers under way are void.
+    fn adopt_log(&mut self, log: LogState) {
+        self.generation += 1;
+        self.log_version += 1;
+        self.phase = Phase::Fetching;
+        self.log_start = log.log_start;
+        self.log_end = log.log_end;
+        self.flushed_end = log.flushed_end;
+        self.queued_end = log.log_end;
+        self.queued_bytes = 0;
+        self.last_fetched_epoch = log.last_epoch;
+        self.high_watermark = self.high_watermark.clamp(log.log_start, log.log_end);
+        self.heard_high_watermark = self.high_watermark;
+        debug_assert!(self.high_watermark <= self.log_end, "the high watermark follows a cut (S43)");
+        debug_assert!(self.flushed_end <= self.log_end, "so does the flushed end");
+    }
+
+    /// High watermark first, then the log start, both from the leader and within the own log (S48, S59, design.md 2).
+    fn apply_bounds(&mut self) {
+        let before = self.high_watermark;
+        self.high_watermark = before.max(self.heard_high_watermark.min(self.log_end));
+        if self.high_watermark > before {
+            self.effects.push_back(FollowerEffect::HighWatermarkAdvanced(self.high_watermark));
+        }
+        let start = self.leader_log_start.map_or(self.log_start, |start| start.min(self.high_watermark));
+        if start > self.log_start {
+            self.effects.push_back(FollowerEffect::RaiseLogStart(start));
+        }
+        debug_assert!(self.high_watermark >= before, "falls only by truncation");
+        debug_assert!(self.high_watermark <= self.log_end, "not above the own log end");
+    }
+
+    fn check_bounds(&self) {
+        debug_assert!(self.log_start <= self.high_watermark, "{} > {}", self.log_start, self.high_watermark);
+        debug_assert!(self.high_watermark <= self.log_end, "{} > {}", self.high_watermark, self.log_end);
+        debug_assert!(self.log_end <= self.queued_end, "{} > {}", self.log_end, self.queued_end);
+        debug_assert!(self.flushed_end <= self.log_end, "{} > {}", self.flushed_end, self.log_end);
+    }
+}
+
+#[cfg(test)]
+#[path = "walks_test.rs"]
+mod walks;

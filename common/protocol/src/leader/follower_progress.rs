@@ -1,0 +1,204 @@
+//! What the leader knows about one follower, learnt from its fetches only.
+//!
+//! What holds: within one leadership and one incarnation the acknowledged offset never falls; a refused or diverging fetch
+//! changes nothing that counts (S24); an incarnation that was replaced is never accepted again (S64, design.md 6.3).
+//!
+//! ```text
+//!   arrivals:   (t1, LEO 10) (t2, LEO 14) (t3, LEO 20)        acknowledged = 15
+//!               `----- passed: last caught up = t2 ---´  `--- still open
+//! ```
+//! Acknowledgements trail several fetches while a follower reads ahead, so "caught up" (S49) is judged by the newest
+//! arrival whose log end of then has been acknowledged by now.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use highwater_types::{ErrorCode, Incarnation, MonotonicTime, Offset};
+
+/// Arrivals that are kept per follower while their log end is not acknowledged. When full, the newest is overwritten:
+/// the oldest are the ones that are acknowledged first.
+const MAX_OPEN_ARRIVALS: usize = 32;
+
+/// Replaced incarnations that are remembered per follower and leadership. One more is refused until the next leadership.
+const MAX_RETIRED_INCARNATIONS: usize = 64;
+
+/// A fetch of a follower that passed every check.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival {
+    pub now: MonotonicTime,
+    pub incarnation: Incarnation,
+    pub acknowledged: Offset,
+    pub fetch_offset: Offset,
+    pub log_start: Option<Offset>,
+    pub high_watermark: Option<Offset>,
+    pub paused: bool,
+    /// The leader's log end at this moment, taken before the read (S21).
+    pub leader_end: Offset,
+}
+
+/// What is known about a follower.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FollowerProgress {
+    incarnation: Option<Incarnation>,
+    retired: Vec<Incarnation>,
+    acknowledged: Option<Offset>,
+    fetch_offset: Option<Offset>,
+    log_start: Option<Offset>,
+    high_watermark: Option<Offset>,
+    paused: bool,
+    last_fetch: Option<MonotonicTime>,
+    last_caught_up: Option<MonotonicTime>,
+    refusal: Option<ErrorCode>,
+    diverging: bool,
+    arrivals: VecDeque<(MonotonicTime, Offset)>,
+}
+
+impl FollowerProgress {
+    /// At the start of a leadership: nothing is acknowledged; a member of the in-sync set gets a grace period (S53).
+    pub(super) fn at_leader_start(in_sync: bool, now: MonotonicTime) -> Self {
+        Self { last_caught_up: in_sync.then_some(now), ..Self::default() }
+    }
+
+    pub(super) const fn incarnation(&self) -> Option<Incarnation> {
+        self.incarnation
+    }
+
+    pub(super) const fn acknowledged(&self) -> Option<Offset> {
+        self.acknowledged
+    }
+
+    /// What this incarnation of the follower acknowledged in this leadership; `None` = nothing, or it is another one.
+    pub(super) fn acknowledged_as(&self, incarnation: Incarnation) -> Option<Offset> {
+        if self.incarnation == Some(incarnation) { self.acknowledged } else { None }
+    }
+
+    pub(super) const fn fetch_offset(&self) -> Option<Offset> {
+        self.fetch_offset
+    }
+
+    pub(super) const fn log_start(&self) -> Option<Offset> {
+        self.log_start
+    }
+
+    pub(super) const fn high_watermark(&self) -> Option<Offset> {
+        self.high_watermark
+    }
+
+    pub(super) const fn last_fetch(&self) -> Option<MonotonicTime> {
+        self.last_fetch
+    }
+
+    pub(super) const fn last_caught_up(&self) -> Option<MonotonicTime> {
+        self.last_caught_up
+    }
+
+    pub(super) const fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    pub(super) const fn refusal(&self) -> Option<ErrorCode> {
+        self.refusal
+    }
+
+    pub(super) const fn is_diverging(&self) -> bool {
+        self.diverging
+    }
+
+    /// Whether a fetch of this incarnation may be looked at (S64). A new one replaces the old, whose progress is forgotten.
+    ///
+    /// # Errors
+    /// `StaleIncarnation` when it was replaced before.
+    pub(super) fn admit(&mut self, incarnation: Incarnation) -> Result<(), ErrorCode> {
+        if self.incarnation == Some(incarnation) {
+            return Ok(());
+        }
+        if self.retired.contains(&incarnation) || self.retired.len() >= MAX_RETIRED_INCARNATIONS {
+            return Err(ErrorCode::StaleIncarnation);
+        }
+        if self.incarnation.is_some() {
+            self.retire();
+        }
+        self.incarnation = Some(incarnation);
+        debug_assert!(!self.retired.contains(&incarnation), "a replaced incarnation is not accepted again");
+        debug_assert!(self.acknowledged.is_none(), "a new incarnation's progress starts unknown");
+        Ok(())
+    }
+
+    /// The current incarnation is not to be accepted again: it lost what it had acknowledged (design.md 6.3).
+    pub(super) fn retire(&mut self) {
+        let Some(incarnation) = self.incarnation.take() else { return };
+        self.retired.push(incarnation);
+        *self = Self {
+            retired: std::mem::take(&mut self.retired),
+            last_fetch: self.last_fetch,
+            ..Self::default()
+        };
+        debug_assert!(self.retired.len() <= MAX_RETIRED_INCARNATIONS + 1, "the list is bounded");
+        debug_assert!(self.acknowledged.is_none(), "its acknowledgements count no more");
+    }
+
+    /// A fetch that passed every check.
+    pub(super) fn on_fetch(&mut self, arrival: &Arrival) {
+        debug_assert_eq!(self.incarnation, Some(arrival.incarnation), "admitted first");
+        debug_assert!(
+            arrival.acknowledged <= arrival.leader_end,
+            "what it holds is a prefix of the leader's log"
+        );
+        let acknowledged =
+            self.acknowledged.map_or(arrival.acknowledged, |before| before.max(arrival.acknowledged));
+        self.acknowledged = Some(acknowledged);
+        self.fetch_offset = Some(arrival.fetch_offset);
+        self.log_start = arrival.log_start.or(self.log_start);
+        self.high_watermark = arrival.high_watermark.or(self.high_watermark);
+        self.paused = arrival.paused;
+        self.last_fetch = Some(arrival.now);
+        self.refusal = None;
+        self.diverging = false;
+        while let Some((at, end)) = self.arrivals.front().copied()
+            && end <= acknowledged
+        {
+            self.last_caught_up = Some(at);
+            self.arrivals.pop_front();
+        }
+        if acknowledged >= arrival.leader_end {
+            self.last_caught_up = Some(arrival.now);
+        } else {
+            self.open_arrival(arrival.now, arrival.leader_end);
+        }
+        debug_assert!(self.arrivals.iter().all(|(_, end)| *end > acknowledged), "passed arrivals are gone");
+    }
+
+    /// A fetch was refused or found to differ: for the description only (S24).
+    pub(super) fn on_refused(&mut self, code: Option<ErrorCode>, now: MonotonicTime) {
+        let before = self.acknowledged;
+        self.last_fetch = Some(now);
+        self.refusal = code;
+        self.diverging = code.is_none();
+        debug_assert_eq!(self.acknowledged, before, "a refused fetch acknowledges nothing");
+    }
+
+    /// S50: equal to the leader's log end, or caught up within `bound`.
+    pub(super) fn is_caught_up(&self, leader_end: Offset, now: MonotonicTime, bound: Duration) -> bool {
+        self.acknowledged.is_some_and(|offset| offset >= leader_end)
+            || self.last_caught_up.is_some_and(|at| now.since(at) <= bound)
+    }
+
+    /// Whether it fetched within `bound`.
+    pub(super) fn is_fetching(&self, now: MonotonicTime, bound: Duration) -> bool {
+        self.last_fetch.is_some_and(|at| now.since(at) <= bound)
+    }
+
+    fn open_arrival(&mut self, now: MonotonicTime, leader_end: Offset) {
+        let is_full = self.arrivals.len() >= MAX_OPEN_ARRIVALS;
+        match self.arrivals.back_mut() {
+            Some(newest) if is_full || newest.1 == leader_end => *newest = (now, leader_end),
+            Some(_) | None => self.arrivals.push_back((now, leader_end)),
+        }
+        debug_assert!(self.arrivals.len() <= MAX_OPEN_ARRIVALS, "the list is bounded");
+        debug_assert!(self.arrivals.iter().is_sorted(), "arrivals and log ends rise");
+    }
+}
+
+#[cfg(test)]
+#[path = "follower_progress_test.rs"]
+mod tests;
