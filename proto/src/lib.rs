@@ -2,7 +2,12 @@
 //!
 //! What must hold: nothing here is written by hand but this file. `wire` turns messages into domain types and back;
 //! meaning, defaults and validation live there.
-#![allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated code follows its generator's style")]
+#![allow(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    reason = "generated code follows its generator's style"
+)]
 
 /// Messages and services of package `highwater.v1`.
 pub mod v1 {

@@ -1,0 +1,170 @@
+//! What a received status means for the caller: whether to try again, when, and where.
+//!
+//! What holds: an ErrorInfo of our domain decides where there is one, since it says more than the gRPC code; a fired
+//! deadline is told apart from other cancellations (S78: tonic says CANCELLED "Timeout expired", other clients
+//! DEADLINE_EXCEEDED).
+
+use std::time::Duration;
+
+use highwater_types::{ErrorCode, LeaderEpoch, LeaderHint, NodeId, Retry};
+use tonic::{Code, Status};
+use tonic_types::{ErrorInfo, StatusExt as _};
+
+use crate::status::{ERROR_DOMAIN, REASON_OVERLOADED, code_of, hint_key};
+
+/// What to do about a failed call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureKind {
+    /// Try again after a back-off, perhaps elsewhere.
+    Retryable,
+    /// Never unchanged.
+    Terminal,
+    /// The call's own deadline fired: the peer hangs or is slow. Counts as a network fault, and is counted separately.
+    Deadline,
+    /// The peer sheds load: try again after at least [`Failure::retry_after`], with jitter.
+    Overloaded,
+}
+
+/// A failed call, classified.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    /// What to do.
+    pub kind: FailureKind,
+    /// The least wait that the peer asks for.
+    pub retry_after: Option<Duration>,
+    /// The code of the domain, when the peer named one.
+    pub code: Option<ErrorCode>,
+    /// The leader that the peer named. A hint of a lower epoch than a known one is to be ignored.
+    pub leader: Option<LeaderHint>,
+    /// Whether the connection is in doubt: no answer of the peer's own program was seen.
+    pub transport: bool,
+    /// For people.
+    pub message: String,
+}
+
+/// Classifies a received status.
+#[must_use]
+pub fn classify(status: &Status) -> Failure {
+    let info = status.get_details_error_info().filter(|info| info.domain == ERROR_DOMAIN);
+    let code = info.as_ref().and_then(|info| code_of(&info.reason));
+    let retry_after = status.get_details_retry_info().and_then(|info| info.retry_delay);
+    let shed = info.as_ref().is_some_and(|info| info.reason == REASON_OVERLOADED);
+    let kind = match code {
+        _ if shed => FailureKind::Overloaded,
+        Some(code) if code.retry() == Retry::Retryable => FailureKind::Retryable,
+        Some(_) => FailureKind::Terminal,
+        None if info.is_some() => FailureKind::Terminal,
+        None => kind_of(status),
+    };
+    Failure {
+        kind,
+        retry_after,
+        code,
+        leader: info.as_ref().and_then(hint_of),
+        transport: info.is_none() && kind != FailureKind::Terminal && kind != FailureKind::Overloaded,
+        message: describe(status),
+    }
+}
+
+fn kind_of(status: &Status) -> FailureKind {
+    match status.code() {
+        Code::DeadlineExceeded => FailureKind::Deadline,
+        Code::Cancelled if status.message().contains("Timeout expired") => FailureKind::Deadline,
+        Code::ResourceExhausted => FailureKind::Overloaded,
+        Code::Ok | Code::Cancelled | Code::Unknown | Code::Aborted | Code::Internal | Code::Unavailable => {
+            FailureKind::Retryable
+        }
+        Code::InvalidArgument
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::PermissionDenied
+        | Code::FailedPrecondition
+        | Code::OutOfRange
+        | Code::Unimplemented
+        | Code::DataLoss
+        | Code::Unauthenticated => FailureKind::Terminal,
+    }
+}
+
+fn hint_of(info: &ErrorInfo) -> Option<LeaderHint> {
+    let number = |key| info.metadata.get(key).and_then(|text| text.parse().ok());
+    Some(LeaderHint {
+        leader: number(hint_key::LEADER_ID).and_then(NodeId::new),
+        epoch: number(hint_key::LEADER_EPOCH).and_then(LeaderEpoch::new)?,
+        endpoint: info.metadata.get(hint_key::ENDPOINT).and_then(|text| text.parse().ok()),
+    })
+}
+
+/// The status and its causes in one line: a refused connection says so only in its source.
+fn describe(status: &Status) -> String {
+    let mut text = format!("{:?}: {}", status.code(), status.message());
+    let mut source = std::error::Error::source(status);
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    crate::text::clip(&text, MESSAGE_LIMIT)
+}
+
+/// Longest description of a failure, in bytes.
+const MESSAGE_LIMIT: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DecodeError;
+    use crate::status;
+    use highwater_types::ReplicationError;
+
+    #[test]
+    fn both_forms_of_a_fired_deadline_are_deadlines() {
+        for status in [Status::cancelled("Timeout expired"), Status::deadline_exceeded("late")] {
+            assert_eq!(classify(&status).kind, FailureKind::Deadline);
+        }
+        assert_eq!(classify(&Status::cancelled("h2: CANCEL")).kind, FailureKind::Retryable);
+    }
+
+    #[test]
+    fn shed_load_tells_how_long_to_wait() {
+        let failure = classify(&status::overloaded("full", Duration::from_millis(250)));
+        assert_eq!(failure.kind, FailureKind::Overloaded);
+        assert_eq!(failure.retry_after, Some(Duration::from_millis(250)));
+        assert!(!failure.transport);
+    }
+
+    #[test]
+    fn the_code_of_the_domain_decides_over_the_grpc_code() {
+        for code in ErrorCode::ALL {
+            let failure = classify(&status::from_error(&ReplicationError::new(*code, "x")));
+            assert_eq!(failure.code, Some(*code));
+            assert_eq!(failure.kind == FailureKind::Retryable, code.retry() == Retry::Retryable, "{code:?}");
+            assert!(!failure.transport, "{code:?}: the peer's program answered");
+        }
+    }
+
+    #[test]
+    fn a_leader_hint_comes_back_from_a_status() {
+        let hint = LeaderHint {
+            leader: NodeId::new(0),
+            epoch: LeaderEpoch::new(7).unwrap(),
+            endpoint: Some("127.0.0.1:9400".parse().unwrap()),
+        };
+        let error =
+            ReplicationError::new(ErrorCode::NotLeaderOrFollower, "x").with_leader(Some(hint.clone()));
+        let status = status::from_error(&error);
+        assert_eq!(status.code(), Code::FailedPrecondition);
+        assert_eq!(classify(&status).leader, Some(hint));
+    }
+
+    #[test]
+    fn a_refused_field_is_terminal_and_a_lost_connection_is_a_transport_fault() {
+        assert_eq!(classify(&DecodeError::invalid("a", "b").into()).kind, FailureKind::Terminal);
+        let lost = classify(&Status::unavailable("tcp connect error"));
+        assert!(lost.kind == FailureKind::Retryable && lost.transport);
+    }
+}
