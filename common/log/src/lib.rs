@@ -2,16 +2,21 @@
 
 #![deny(clippy::indexing_slicing)]
 
+mod boot_id;
+mod buffer_pool;
 pub mod checkpoint;
 mod config;
 mod disk_id;
 mod error;
 mod lock;
 mod log;
+mod meta_properties;
 mod range;
 mod report;
 pub mod storage;
 
+pub use boot_id::boot_id;
+pub use buffer_pool::{BufferPool, ReadBuffer};
 pub use config::LogConfig;
 pub use disk_id::{DISK_ID_FILE, DiskIdFile};
 pub use error::{AppendError, LogError, OpenError, ReadError, Unusable};
@@ -20,6 +25,7 @@ pub use log::{
     CutOrder, FollowerAppend, LeaderAppend, Log, LogPositions, LogRead, OnDamage, OpenOptions, ReadLimits,
     Retained, TimestampHit, Truncated,
 };
+pub use meta_properties::{META_PROPERTIES_FILE, MetaProperties, MetaPropertiesError};
 pub use range::OffsetRange;
 pub use report::{Damage, HighWatermark, IndexKind, OpenReport, Renewal, Repair};
 
