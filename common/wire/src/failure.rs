@@ -4,10 +4,12 @@
 //! deadline is told apart from other cancellations (S78: tonic says CANCELLED "Timeout expired", other clients
 //! DEADLINE_EXCEEDED).
 
+use std::error::Error;
 use std::time::Duration;
+use std::{io, iter};
 
 use highwater_types::{ErrorCode, LeaderEpoch, LeaderHint, NodeId, Retry};
-use tonic::{Code, Status};
+use tonic::{Code, ConnectError, Status};
 use tonic_types::{ErrorInfo, StatusExt as _};
 
 use crate::status::{ERROR_DOMAIN, REASON_OVERLOADED, code_of, hint_key};
@@ -25,6 +27,19 @@ pub enum FailureKind {
     Overloaded,
 }
 
+/// How far a failed call came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reached {
+    /// The peer's program answered with an error of its own.
+    Program,
+    /// Perhaps it did, perhaps not: what the call asked for may have been done.
+    Unknown,
+    /// No connection could be made: nothing was done.
+    Nothing,
+    /// The port refuses connections: nothing was done, and no process listens there (design.md 6.6).
+    Refused,
+}
+
 /// A failed call, classified.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -37,8 +52,8 @@ pub struct Failure {
     pub code: Option<ErrorCode>,
     /// The leader that the peer named. A hint of a lower epoch than a known one is to be ignored.
     pub leader: Option<LeaderHint>,
-    /// Whether the connection is in doubt: no answer of the peer's own program was seen.
-    pub transport: bool,
+    /// How far the call came; anything but [`Reached::Program`] puts the connection in doubt.
+    pub reached: Reached,
     /// For people.
     pub message: String,
 }
@@ -62,7 +77,7 @@ pub fn classify(status: &Status) -> Failure {
         retry_after,
         code,
         leader: info.as_ref().and_then(hint_of),
-        transport: info.is_none() && kind != FailureKind::Terminal && kind != FailureKind::Overloaded,
+        reached: if info.is_some() { Reached::Program } else { reached(status, kind) },
         message: describe(status),
     }
 }
@@ -87,6 +102,26 @@ fn kind_of(status: &Status) -> FailureKind {
     }
 }
 
+fn reached(status: &Status, kind: FailureKind) -> Reached {
+    let is_refused = |cause: &(dyn Error + 'static)| {
+        cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
+    };
+    match kind {
+        FailureKind::Terminal | FailureKind::Overloaded => Reached::Program,
+        FailureKind::Retryable | FailureKind::Deadline if causes(status).any(is_refused) => Reached::Refused,
+        FailureKind::Retryable | FailureKind::Deadline
+            if causes(status).any(|cause| cause.is::<ConnectError>()) =>
+        {
+            Reached::Nothing
+        }
+        FailureKind::Retryable | FailureKind::Deadline => Reached::Unknown,
+    }
+}
+
+fn causes(status: &Status) -> impl Iterator<Item = &(dyn Error + 'static)> {
+    iter::successors(status.source(), |cause| (*cause).source())
+}
+
 fn hint_of(info: &ErrorInfo) -> Option<LeaderHint> {
     let number = |key| info.metadata.get(key).and_then(|text| text.parse().ok());
     Some(LeaderHint {
@@ -99,14 +134,12 @@ fn hint_of(info: &ErrorInfo) -> Option<LeaderHint> {
 /// The status and its causes in one line: a refused connection says so only in its source.
 fn describe(status: &Status) -> String {
     let mut text = format!("{:?}: {}", status.code(), status.message());
-    let mut source = std::error::Error::source(status);
-    while let Some(cause) = source {
+    for cause in causes(status) {
         let cause_text = cause.to_string();
         if !text.contains(&cause_text) {
             text.push_str(": ");
             text.push_str(&cause_text);
         }
-        source = cause.source();
     }
     crate::text::clip(&text, MESSAGE_LIMIT)
 }
@@ -134,7 +167,7 @@ mod tests {
         let failure = classify(&status::overloaded("full", Duration::from_millis(250)));
         assert_eq!(failure.kind, FailureKind::Overloaded);
         assert_eq!(failure.retry_after, Some(Duration::from_millis(250)));
-        assert!(!failure.transport);
+        assert_eq!(failure.reached, Reached::Program);
     }
 
     #[test]
@@ -143,7 +176,7 @@ mod tests {
             let failure = classify(&status::from_error(&ReplicationError::new(*code, "x")));
             assert_eq!(failure.code, Some(*code));
             assert_eq!(failure.kind == FailureKind::Retryable, code.retry() == Retry::Retryable, "{code:?}");
-            assert!(!failure.transport, "{code:?}: the peer's program answered");
+            assert_eq!(failure.reached, Reached::Program, "{code:?}");
         }
     }
 
@@ -162,9 +195,21 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_field_is_terminal_and_a_lost_connection_is_a_transport_fault() {
+    fn a_refused_port_is_told_apart_from_an_address_that_cannot_be_reached() {
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        let status = Status::from_error(Box::new(ConnectError(Box::new(refused))));
+        assert_eq!(classify(&status).reached, Reached::Refused);
+        let unknown_name = io::Error::other("failed to lookup address information");
+        let status = Status::from_error(Box::new(ConnectError(Box::new(unknown_name))));
+        let failure = classify(&status);
+        assert_eq!((failure.kind, failure.reached), (FailureKind::Retryable, Reached::Nothing));
+        assert!(failure.message.contains("lookup address"), "{failure}");
+    }
+
+    #[test]
+    fn a_refused_field_is_terminal_and_a_lost_connection_leaves_the_outcome_open() {
         assert_eq!(classify(&DecodeError::invalid("a", "b").into()).kind, FailureKind::Terminal);
         let lost = classify(&Status::unavailable("tcp connect error"));
-        assert!(lost.kind == FailureKind::Retryable && lost.transport);
+        assert_eq!((lost.kind, lost.reached), (FailureKind::Retryable, Reached::Unknown));
     }
 }

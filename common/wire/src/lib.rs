@@ -25,5 +25,5 @@ pub mod status;
 mod text;
 
 pub use caller::{Caller, Role};
-pub use failure::{Failure, FailureKind};
+pub use failure::{Failure, FailureKind, Reached};
 pub use field::{DecodeError, decode_partition_index, decode_topic_ref, encode_topic_ref};
