@@ -1,9 +1,14 @@
 //! What the simulated disk loses in a crash, what it must keep, and that it is deterministic.
 
 use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
 
-use super::super::conformance;
+use nix::libc;
+use parking_lot::Mutex;
+
 use super::*;
+use crate::storage::{Storage, StorageFile, StorageOperation, conformance};
 
 const SEEDS: u64 = 200;
 
@@ -179,6 +184,23 @@ fn a_failed_flush_loses_pages_that_a_later_flush_does_not_write() {
         read(&storage.power_loss(), "/d/f") != [2; 4096]
     });
     assert_eq!(lost, BTreeSet::from([false, true]));
+}
+
+#[test]
+fn an_injected_fault_hits_one_operation_on_one_path() {
+    let storage = with_data_dir(1);
+    let (a, b) = (put(&storage, "/d/a", b"aa"), put(&storage, "/d/b", b"bb"));
+    for operation in [StorageOperation::Read, StorageOperation::Write] {
+        storage.disk().fail_next(operation, Path::new("/d/a"), libc::EIO);
+    }
+    let mut buf = [0; 2];
+    b.read_exact_at(&mut buf, 0).unwrap();
+    b.write_all_at(b"BB", 0).unwrap();
+    let error = a.read_at(&mut buf, 0).unwrap_err();
+    assert_eq!((error.raw_os_error(), error.path()), (Some(libc::EIO), Path::new("/d/a")));
+    assert_eq!(a.write_all_at(b"AA", 0).unwrap_err().raw_os_error(), Some(libc::EIO));
+    a.write_all_at(b"AA", 0).unwrap();
+    assert_eq!(read(&storage, "/d/a"), b"AA");
 }
 
 #[test]
