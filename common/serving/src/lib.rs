@@ -1,1 +1,35 @@
-//! What both programs serve: the read path, the long poll and the description of the cluster.
+//! What both programs serve: the read path, the long poll, and the description of the cluster.
+//!
+//! What must hold: a program plugs in by two traits, [`PartitionHost`] (its table of partitions) and [`HostedReplica`] (one
+//! of them); nothing here knows whether it leads or follows. No runtime worker blocks on a disk: what can is sent to the
+//! blocking pool, bounded.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`host`] | the two traits |
+//! | [`registry`] | the table of partitions, and how a request's name for one is resolved |
+//! | [`purgatory`] | where fetches wait |
+//! | [`fetch`] | the stages of a Fetch: long poll, then read |
+//! | [`offsets`] | ListOffsets and OffsetsForLeaderEpoch |
+//! | [`read_records`] | decoded records for people |
+//! | [`describe`] | DescribeCluster and DescribeTopics |
+//! | [`deadline`] | the layer that tells handlers when their caller gives up |
+//!
+//! Deliberately absent: appends, elections, the programs' own services.
+
+mod clock;
+pub mod deadline;
+pub mod describe;
+pub mod fetch;
+pub mod host;
+pub mod offsets;
+pub mod purgatory;
+pub mod read_records;
+pub mod registry;
+#[cfg(test)]
+mod test_replica;
+
+pub use clock::Clock;
+pub use host::{HostedReplica, Located, PartitionHost, ReplicaFacts};
+pub use purgatory::FetchPurgatory;
+pub use registry::{Hosting, Registry};

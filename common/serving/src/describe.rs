@@ -1,0 +1,150 @@
+//! DescribeCluster and DescribeTopics: what the coordination store records, as this program knows it.
+//!
+//! What must hold: DescribeCluster is a long poll on the version of the view, and ends before its caller's deadline; it
+//! fails while this node cannot renew its own liveness, because what it knows may then be old and whoever asks had better
+//! ask another node (design.md 6.8).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater_coordination::ClusterView;
+use highwater_proto::v1;
+use highwater_protocol::fetch::TopicRef;
+use highwater_types::{Endpoint, ErrorCode, NodeId, PartitionRecord, Program, ReplicationError, TopicRecord};
+use highwater_wire::cluster::{cluster_head, encode_node, encode_topic};
+use highwater_wire::error::encode_error;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::deadline::before_deadline;
+use crate::registry::resolve_topic;
+
+/// The longest wait that a DescribeCluster gets, whatever it asks for.
+pub const MAX_DESCRIBE_WAIT: Duration = Duration::from_secs(30);
+
+/// Answers questions about the cluster from the view.
+#[derive(Clone, Debug)]
+pub struct ClusterDescriber {
+    node: NodeId,
+    program: Program,
+    view: watch::Receiver<Arc<ClusterView>>,
+    holds_session: watch::Receiver<bool>,
+    draining: CancellationToken,
+}
+
+impl ClusterDescriber {
+    /// A describer for `program` on `node`. `holds_session` says whether the program renews its liveness; `draining` ends
+    /// every wait.
+    #[must_use]
+    pub const fn new(
+        node: NodeId,
+        program: Program,
+        view: watch::Receiver<Arc<ClusterView>>,
+        holds_session: watch::Receiver<bool>,
+        draining: CancellationToken,
+    ) -> Self {
+        Self { node, program, view, holds_session, draining }
+    }
+
+    /// The recorded state; waits up to `max_wait` while it is still `known`.
+    ///
+    /// # Errors
+    /// `CoordinationUnavailable` while this program does not hold its session.
+    pub async fn describe_cluster(
+        &self,
+        known: Option<u64>,
+        max_wait: Duration,
+        deadline: Option<Instant>,
+    ) -> Result<v1::DescribeClusterResponse, ReplicationError> {
+        let until = Instant::now() + before_deadline(max_wait.min(MAX_DESCRIBE_WAIT), deadline);
+        let mut view = self.view.clone();
+        let mut session = self.holds_session.clone();
+        loop {
+            if !*session.borrow_and_update() {
+                return Err(ReplicationError::new(
+                    ErrorCode::CoordinationUnavailable,
+                    format!(
+                        "node {} cannot renew its session, so what it knows may be old; ask another",
+                        self.node
+                    ),
+                ));
+            }
+            let now = Arc::clone(&view.borrow_and_update());
+            if known != Some(now.version()) {
+                return Ok(self.encode(&now));
+            }
+            tokio::select! {
+                // Both senders live as long as the program; a closed one would end the wait with the state as it is.
+                changed = view.changed() => if changed.is_err() { return Ok(self.unchanged(&now)) },
+                changed = session.changed() => if changed.is_err() { return Ok(self.unchanged(&now)) },
+                () = self.draining.cancelled() => return Ok(self.unchanged(&now)),
+                () = tokio::time::sleep_until(until) => return Ok(self.unchanged(&now)),
+            }
+        }
+    }
+
+    /// The topics asked for, in their order; all live ones by name when none is named.
+    #[must_use]
+    pub fn describe_topics(&self, asked: &[TopicRef]) -> v1::DescribeTopicsResponse {
+        let view = Arc::clone(&self.view.borrow());
+        let topics = if asked.is_empty() {
+            view.live_topics().map(|topic| found(&view, topic)).collect()
+        } else {
+            asked.iter().map(|topic| describe_one(&view, topic)).collect()
+        };
+        v1::DescribeTopicsResponse {
+            cluster_id: view.cluster_id().map(ToString::to_string).unwrap_or_default(),
+            topics,
+        }
+    }
+
+    /// One topic as the view has it.
+    #[must_use]
+    pub fn topic(&self, topic: &TopicRecord) -> v1::Topic {
+        encode_live_topic(&self.view.borrow(), topic)
+    }
+
+    fn unchanged(&self, view: &ClusterView) -> v1::DescribeClusterResponse {
+        cluster_head(view.cluster_id(), view.version(), self.node, self.program)
+    }
+
+    fn encode(&self, view: &ClusterView) -> v1::DescribeClusterResponse {
+        let mut topics: Vec<&Arc<TopicRecord>> = view.topics().collect();
+        topics.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
+        v1::DescribeClusterResponse {
+            unchanged: false,
+            nodes: view.nodes().map(|node| encode_node(node)).collect(),
+            topics: topics.into_iter().map(|topic| encode_live_topic(view, topic)).collect(),
+            ..self.unchanged(view)
+        }
+    }
+}
+
+fn encode_live_topic(view: &ClusterView, topic: &TopicRecord) -> v1::Topic {
+    let endpoint_of =
+        |node| -> Option<Endpoint> { view.node(node).and_then(|n| n.endpoint(Program::LeaderSvc).cloned()) };
+    encode_topic(
+        topic,
+        view.partitions_of(topic.id).map(|record| -> &PartitionRecord { record }),
+        endpoint_of,
+    )
+}
+
+fn found(view: &ClusterView, topic: &TopicRecord) -> v1::TopicDescription {
+    v1::TopicDescription { error: None, topic: Some(encode_live_topic(view, topic)) }
+}
+
+fn describe_one(view: &ClusterView, asked: &TopicRef) -> v1::TopicDescription {
+    match resolve_topic(view, asked) {
+        Ok(topic) => found(view, topic),
+        Err(error) => v1::TopicDescription {
+            error: Some(encode_error(&error)),
+            topic: Some(v1::Topic {
+                topic: asked.name().map(ToString::to_string).unwrap_or_default(),
+                topic_id: asked.id().map(|id| id.to_string()).unwrap_or_default(),
+                ..v1::Topic::default()
+            }),
+        },
+    }
+}

@@ -1,0 +1,72 @@
+//! The typed stages of a Fetch below the wire: long poll, then read. Each is a `tower::Service`, so that a program can put
+//! more stages around them (sessions, a throttle) and tests can drive one alone.
+//!
+//! ```text
+//!   Fetch ─▶ LongPoll: find, check, record progress (once, on arrival: S25), wait ─▶ Planned
+//!         ─▶ Read: bytes within the caps, off the runtime's workers ─▶ Fetched
+//! ```
+
+mod long_poll;
+mod read;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater_protocol::delayed_fetch::FetchCompletion;
+use highwater_protocol::fetch::{FetchRequest, FetchResponse, ReadPlan};
+use highwater_types::{MonotonicTime, PartitionIndex, ReplicationError, TopicId, TopicName};
+use tokio::time::Instant;
+
+pub use long_poll::{LongPoll, LongPollLayer};
+pub use read::{Read, ReadBounds};
+pub(crate) use read::{read_failed, to_usize};
+
+use crate::HostedReplica;
+
+/// A Fetch on its way through the stages.
+#[derive(Clone, Debug)]
+pub struct Fetch {
+    /// What was asked.
+    pub request: FetchRequest,
+    /// When it arrived.
+    pub received: MonotonicTime,
+    /// When the caller gives up; absent = never.
+    pub deadline: Option<Instant>,
+}
+
+/// A Fetch that is to be answered now.
+#[derive(Debug)]
+pub struct Planned {
+    /// What was asked.
+    pub fetch: Fetch,
+    /// What to read for each partition, in the order asked.
+    pub partitions: Vec<PlannedPartition>,
+    /// Why it is answered.
+    pub completion: FetchCompletion,
+    /// How long it was parked.
+    pub parked: Duration,
+}
+
+/// One partition of a [`Planned`] fetch.
+#[derive(Debug)]
+pub struct PlannedPartition {
+    /// The topic's name, where it is known.
+    pub topic: Option<TopicName>,
+    /// The topic's id, where it is known.
+    pub topic_id: Option<TopicId>,
+    /// The partition within the topic.
+    pub partition: PartitionIndex,
+    /// The replica and what to read from it, or why nothing.
+    pub plan: Result<(Arc<dyn HostedReplica>, ReadPlan), ReplicationError>,
+}
+
+/// An answered Fetch.
+#[derive(Debug)]
+pub struct Fetched {
+    /// The answer.
+    pub response: FetchResponse,
+    /// Why it was given when it was.
+    pub completion: FetchCompletion,
+    /// How long the request was parked.
+    pub parked: Duration,
+}

@@ -1,0 +1,190 @@
+//! The stage that reads: whole batches within the caps, in request order, on the blocking pool.
+//!
+//! What must hold: nothing is dispatched when there is nothing to read; the caps are soft for the first batch of the first
+//! partition that has one, once per answer, and hard after it (S32, KIP-74); every partition counts against what is left
+//! of the answer (S33); how many reads run at once is bounded.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use highwater_log::{LogRead, ReadError, ReadLimits};
+use highwater_protocol::fetch::{self, FetchResponse, PartitionResult, ReadPlan};
+use highwater_types::{ErrorCode, ReplicationError};
+use tokio::sync::Semaphore;
+use tower::Service;
+
+use super::{Fetched, Planned, PlannedPartition};
+use crate::{Clock, HostedReplica};
+
+/// What reading may cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadBounds {
+    /// The most bytes of records in one answer, whatever was asked for; the first batch may be larger.
+    pub answer_bytes: u32,
+    /// How many answers are read at the same time; the others wait for their turn.
+    pub concurrent_reads: usize,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Read {
+    clock: Clock,
+    answer_bytes: u32,
+    turns: Arc<Semaphore>,
+}
+
+impl Read {
+    /// A reader within `bounds`.
+    #[must_use]
+    pub fn new(clock: Clock, bounds: ReadBounds) -> Self {
+        let turns = bounds.concurrent_reads.clamp(1, Semaphore::MAX_PERMITS);
+        Self { clock, answer_bytes: bounds.answer_bytes, turns: Arc::new(Semaphore::new(turns)) }
+    }
+}
+
+impl Service<Planned> for Read {
+    type Response = Fetched;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Fetched, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, planned: Planned) -> Self::Future {
+        let reader = self.clone();
+        Box::pin(async move { Ok(reader.answer(planned).await) })
+    }
+}
+
+impl Read {
+    async fn answer(self, planned: Planned) -> Fetched {
+        let Planned { fetch, partitions, completion, parked } = planned;
+        let caps = Caps {
+            answer: fetch.request.max_bytes.min(self.answer_bytes),
+            partitions: fetch
+                .request
+                .partitions
+                .iter()
+                .map(|asked| if asked.paused { 0 } else { asked.max_bytes })
+                .collect(),
+        };
+        let partitions = if caps.answer > 0 && partitions.iter().any(has_records) {
+            self.read(partitions, caps).await
+        } else {
+            partitions.into_iter().map(without_records).collect()
+        };
+        let response = FetchResponse {
+            session_id: 0,
+            received: fetch.received,
+            answered: self.clock.now(),
+            throttle: Duration::ZERO,
+            throttle_reason: None,
+            partitions,
+        };
+        Fetched { response, completion, parked }
+    }
+
+    async fn read(&self, partitions: Vec<PlannedPartition>, caps: Caps) -> Vec<PartitionResult> {
+        // The semaphore is never closed; without a permit the read would only be less bounded.
+        let turn = Arc::clone(&self.turns).acquire_owned().await.ok();
+        let asked: Vec<_> = partitions.iter().map(|p| (p.topic.clone(), p.topic_id, p.partition)).collect();
+        let read = tokio::task::spawn_blocking(move || {
+            let results = read_in_order(partitions, &caps);
+            drop(turn);
+            results
+        });
+        read.await.unwrap_or_else(|failed| {
+            // The blocking task panicked: the fault of one read must not take the connection with it.
+            tracing::error!(error = %failed, "a read failed unexpectedly");
+            let outcome = || Err(ReplicationError::new(ErrorCode::Internal, "the read failed; see the log"));
+            asked
+                .into_iter()
+                .map(|(topic, topic_id, partition)| PartitionResult {
+                    topic,
+                    topic_id,
+                    partition,
+                    outcome: outcome(),
+                })
+                .collect()
+        })
+    }
+}
+
+/// In bytes; a partition's is 0 while it is paused.
+struct Caps {
+    answer: u32,
+    partitions: Vec<u32>,
+}
+
+/// What is left of an answer's room.
+struct Budget {
+    left: usize,
+    /// Whether the answer still has no records, so that a batch larger than the caps may open it (S32).
+    empty: bool,
+}
+
+fn has_records(partition: &PlannedPartition) -> bool {
+    partition.plan.as_ref().is_ok_and(|(_, plan)| plan.has_records())
+}
+
+fn without_records(partition: PlannedPartition) -> PartitionResult {
+    let PlannedPartition { topic, topic_id, partition, plan } = partition;
+    let outcome = plan.map(|(_, plan)| nothing_of(&plan));
+    PartitionResult { topic, topic_id, partition, outcome }
+}
+
+fn nothing_of(plan: &ReadPlan) -> fetch::Fetched {
+    match plan.diverging {
+        Some(at) => fetch::Fetched::diverging(plan.snapshot, at),
+        None => fetch::Fetched::empty(plan.snapshot),
+    }
+}
+
+fn read_in_order(partitions: Vec<PlannedPartition>, caps: &Caps) -> Vec<PartitionResult> {
+    let mut budget = Budget { left: to_usize(caps.answer), empty: true };
+    partitions
+        .into_iter()
+        .zip(&caps.partitions)
+        .map(|(planned, cap)| {
+            let PlannedPartition { topic, topic_id, partition, plan } = planned;
+            let outcome = plan.and_then(|(replica, plan)| read_one(&*replica, &plan, *cap, &mut budget));
+            PartitionResult { topic, topic_id, partition, outcome }
+        })
+        .collect()
+}
+
+fn read_one(
+    replica: &dyn HostedReplica,
+    plan: &ReadPlan,
+    cap: u32,
+    budget: &mut Budget,
+) -> Result<fetch::Fetched, ReplicationError> {
+    let room = budget.left.min(to_usize(cap));
+    if !plan.has_records() || cap == 0 || (room == 0 && !budget.empty) {
+        return Ok(nothing_of(plan));
+    }
+    let limits = ReadLimits { max_bytes: room, min_one_batch: budget.empty, upper: plan.upper };
+    let LogRead { records, first, .. } = replica.read(plan.from, limits).map_err(|e| read_failed(&e))?;
+    budget.left = budget.left.saturating_sub(records.len());
+    budget.empty &= records.is_empty();
+    let appended = if records.is_empty() { None } else { replica.appended_at(first) };
+    Ok(fetch::Fetched { records, appended, ..fetch::Fetched::empty(plan.snapshot) })
+}
+
+/// An error of the log as it travels.
+pub(crate) fn read_failed(error: &ReadError) -> ReplicationError {
+    ReplicationError::new(error.code(), error.to_string())
+}
+
+pub(crate) fn to_usize(bytes: u32) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+#[path = "read_test.rs"]
+mod tests;
