@@ -3,6 +3,7 @@
 //! Fields are only ever added, with a default, so that programs of two versions can share a store.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -225,6 +226,12 @@ impl TryFrom<String> for Endpoint {
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
         text.parse()
+    }
+}
+
+impl From<SocketAddr> for Endpoint {
+    fn from(address: SocketAddr) -> Self {
+        Self(address.to_string())
     }
 }
 

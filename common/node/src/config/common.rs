@@ -1,0 +1,72 @@
+//! The settings that both programs have.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use highwater_telemetry::{LogFormat, check_filter};
+use highwater_types::{Endpoint, NodeId};
+
+use super::values::SettingValue;
+
+crate::settings! {
+    /// The settings that both programs have.
+    pub struct CommonSettings {
+        /// The node's id: a whole number from 0, the same for both programs of a node, used by no other node.
+        node_id: NodeId = "node.id", required;
+        /// The node's data directory, shared by its two programs.
+        data_dir: PathBuf = "data.dir", required;
+        /// The address that other nodes and clients are told, HOST:PORT. Absent: the address that was bound, 127.0.0.1 in place of "any".
+        advertise: Option<Endpoint> = "advertise", optional;
+        /// Where the cluster's records are: file:DIR (all nodes on this machine), or leader:HOST:PORT[,HOST:PORT] (through the leader-svc of any node).
+        coordination: CoordinationTarget = "coordination", required;
+        /// How log lines look: text or json.
+        log_format: LogFormat = "log.format", default "text";
+        /// Which log lines are written: a level, or levels by module, for example warn,highwater_log=debug.
+        log_filter: LogFilter = "log.filter", default "info";
+    }
+}
+
+/// Which coordination store to use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CoordinationTarget {
+    /// Databases in a directory of this machine.
+    File(PathBuf),
+    /// Through a leader-svc; any of these addresses.
+    Leader(Vec<Endpoint>),
+}
+
+const TARGETS: &str = "file:DIR and leader:HOST:PORT[,HOST:PORT] are allowed";
+
+impl SettingValue for CoordinationTarget {
+    fn read(text: &str) -> Result<Self, String> {
+        match text.split_once(':').unwrap_or((text, "")) {
+            ("file", directory) if !directory.is_empty() => Ok(Self::File(directory.into())),
+            ("leader", addresses) if !addresses.is_empty() => {
+                let address = |one: &str| one.strip_prefix("http://").unwrap_or(one).parse();
+                addresses.split(',').map(address).collect::<Result<_, String>>().map(Self::Leader)
+            }
+            (store @ ("etcd" | "kubernetes"), _) => Err(format!("{store} is not built in; {TARGETS}")),
+            _ => Err(TARGETS.to_owned()),
+        }
+    }
+}
+
+/// A filter of log lines; it was checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogFilter(pub String);
+
+impl SettingValue for LogFilter {
+    fn read(text: &str) -> Result<Self, String> {
+        check_filter(text).map(|()| Self(text.to_owned())).map_err(|error| error.to_string())
+    }
+}
+
+/// The address to register for others, given the one that was bound.
+#[must_use]
+pub fn advertised_endpoint(advertise: Option<&Endpoint>, bound: SocketAddr) -> Endpoint {
+    let reachable = match bound {
+        any if any.ip().is_unspecified() => SocketAddr::from(([127, 0, 0, 1], any.port())),
+        other => other,
+    };
+    advertise.cloned().unwrap_or_else(|| reachable.into())
+}

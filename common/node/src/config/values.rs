@@ -1,0 +1,129 @@
+//! What a setting's text can mean. Each type says what it allows, in the words of an error message.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use highwater_telemetry::LogFormat;
+use highwater_types::{Endpoint, NodeId, units};
+
+/// A type that a setting can have.
+pub trait SettingValue: Sized {
+    /// Reads the text of a layer.
+    ///
+    /// # Errors
+    /// What is allowed instead.
+    fn read(text: &str) -> Result<Self, String>;
+
+    /// What stands for "no layer has it"; `None` where the type has nothing for that.
+    fn absent() -> Option<Self> {
+        None
+    }
+}
+
+impl<T: SettingValue> SettingValue for Option<T> {
+    fn read(text: &str) -> Result<Self, String> {
+        T::read(text).map(Some)
+    }
+
+    fn absent() -> Option<Self> {
+        Some(None)
+    }
+}
+
+/// A size in bytes.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ByteSize(pub u64);
+
+impl ByteSize {
+    /// The size as a `u32`; the largest `u32` where it is larger. Bound the setting's range so that it never is.
+    #[must_use]
+    pub fn as_u32(self) -> u32 {
+        u32::try_from(self.0).unwrap_or(u32::MAX)
+    }
+
+    /// The size as a `usize`.
+    #[must_use]
+    pub fn as_usize(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+}
+
+impl fmt::Debug for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}B", self.0)
+    }
+}
+
+impl SettingValue for ByteSize {
+    fn read(text: &str) -> Result<Self, String> {
+        units::parse_bytes(text).map(Self)
+    }
+}
+
+impl SettingValue for Duration {
+    fn read(text: &str) -> Result<Self, String> {
+        units::parse_duration(text)
+    }
+}
+
+impl SettingValue for bool {
+    fn read(text: &str) -> Result<Self, String> {
+        parsed(text, "true and false")
+    }
+}
+
+impl SettingValue for u32 {
+    fn read(text: &str) -> Result<Self, String> {
+        parsed(text, "whole numbers from 0 to 4294967295")
+    }
+}
+
+impl SettingValue for NonZeroU32 {
+    fn read(text: &str) -> Result<Self, String> {
+        parsed(text, "whole numbers from 1 to 4294967295")
+    }
+}
+
+impl SettingValue for NodeId {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl SettingValue for Endpoint {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl SettingValue for LogFormat {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl SettingValue for SocketAddr {
+    fn read(text: &str) -> Result<Self, String> {
+        parsed(text, "IP:PORT, for example 0.0.0.0:9400 or [::]:9400 (port 0: any free one)")
+    }
+}
+
+impl SettingValue for PathBuf {
+    fn read(text: &str) -> Result<Self, String> {
+        if text.is_empty() { Err("a path is allowed".to_owned()) } else { Ok(text.into()) }
+    }
+}
+
+impl SettingValue for String {
+    fn read(text: &str) -> Result<Self, String> {
+        Ok(text.to_owned())
+    }
+}
+
+fn parsed<T: FromStr>(text: &str, allowed: &str) -> Result<T, String> {
+    text.trim().parse().map_err(|_| format!("{allowed} are allowed"))
+}
