@@ -25,5 +25,7 @@ pub mod follower;
 pub mod leader;
 pub mod purgatory;
 mod randomness;
+#[cfg(test)]
+mod test_values;
 
 pub use randomness::Randomness;

@@ -1,4 +1,4 @@
-//! Fetch as values: what the wire decodes into, and what it encodes from. The rules that decide are in [`check`].
+//! Fetch as values: what the wire decodes into, and what it encodes from. The rules that decide are in `check`.
 //!
 //! What holds: an absent limit has been replaced by its default at decoding, so a limit of 0 was asked for. One request
 //! and one answer serve followers and consumers alike (`replica` absent = consumer).

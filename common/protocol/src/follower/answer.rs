@@ -115,29 +115,27 @@ impl FollowerPartition {
         now: MonotonicTime,
         randomness: &mut Randomness,
     ) -> FollowerAction {
-        match code {
-            ErrorCode::OffsetOutOfRange if self.queued_end == self.log_end => {
-                self.leave_fetching(Phase::ResolvingRange);
-                return FollowerAction::AskOffsets { generation: self.generation };
-            }
-            ErrorCode::StaleIncarnation => {
-                self.delay_or_fail(FailureReason::Leader(code), now, randomness);
-                if self.phase != Phase::Fetching {
-                    return FollowerAction::Nothing;
-                }
-                self.leave_fetching(Phase::Truncating);
-                return FollowerAction::RenewIncarnation { generation: self.generation };
-            }
+        if code == ErrorCode::OffsetOutOfRange && self.queued_end == self.log_end {
+            self.leave_fetching(Phase::ResolvingRange);
+            return FollowerAction::AskOffsets { generation: self.generation };
+        }
+        if code == ErrorCode::FencedLeaderEpoch {
             // The epoch sent is still the current one, or the answer would be void: wait for the new one (S46).
-            ErrorCode::FencedLeaderEpoch => self.fail_until(FailureReason::Fenced, None),
-            // Out of range with appends under way: settle them first, then ask again.
-            ErrorCode::OffsetOutOfRange => self.delay(FailureReason::Leader(code), now, randomness),
-            // Damage on the leader's disk is repaired there.
-            ErrorCode::DataLoss => self.delay(FailureReason::Leader(code), now, randomness),
-            other => match other.retry() {
-                Retry::Retryable => self.delay(FailureReason::Leader(other), now, randomness),
-                Retry::Terminal => self.delay_or_fail(FailureReason::Leader(other), now, randomness),
-            },
+            self.fail_until(FailureReason::Fenced, None);
+            return FollowerAction::Nothing;
+        }
+        // What passes by itself at the leader is waited for without end. So is its damage, which is repaired there, and an
+        // out-of-range while appends are under way: they are settled first.
+        let passes = matches!(code, ErrorCode::OffsetOutOfRange | ErrorCode::DataLoss);
+        if passes || code.retry() == Retry::Retryable {
+            self.delay(FailureReason::Leader(code), now, randomness);
+        } else {
+            self.delay_or_fail(FailureReason::Leader(code), now, randomness);
+        }
+        if code == ErrorCode::StaleIncarnation && self.phase == Phase::Fetching {
+            // The wait just begun goes on over the renewal, so that renewing does not spin.
+            self.leave_fetching(Phase::Truncating);
+            return FollowerAction::RenewIncarnation { generation: self.generation };
         }
         FollowerAction::Nothing
     }

@@ -26,13 +26,11 @@ use highwater_types::{
     ReplicationError,
 };
 
-use crate::Randomness;
-use crate::fetch::LogFacts;
-
 mod answer;
 mod backoff;
 mod failure;
 mod fetch_plan;
+mod log_events;
 mod position;
 mod truncation;
 
@@ -467,112 +465,7 @@ impl FollowerPartition {
         self.check_bounds();
     }
 
-    // === events: the log ===
-
-    /// An append of `bytes` bytes ended at `log_end`. Ignored when its generation is over.
-    pub fn on_appended(&mut self, generation: u64, bytes: u64, log_end: Offset) {
-        if generation != self.generation {
-            return;
-        }
-        debug_assert!(log_end >= self.log_end, "an append moves the end forward");
-        debug_assert!(log_end <= self.queued_end, "only what was queued is appended");
-        self.log_end = log_end;
-        self.queued_bytes = self.queued_bytes.saturating_sub(bytes);
-        self.storage_backoff.reset();
-        self.apply_bounds();
-        self.check_bounds();
-    }
-
-    /// A flush that began at this [`Self::log_version`] reached `flushed_end`. Ignored when the log was replaced since: a
-    /// flush that a truncation overtook acknowledges nothing (design.md 2).
-    pub fn on_flushed(&mut self, log_version: u64, flushed_end: Offset) {
-        if log_version != self.log_version {
-            return;
-        }
-        debug_assert!(flushed_end >= self.log_start, "a flush covers the log from its start");
-        self.flushed_end = self.flushed_end.max(flushed_end.min(self.log_end));
-        self.check_bounds();
-    }
-
-    /// The log start was raised.
-    pub fn on_log_start(&mut self, log_start: Offset) {
-        debug_assert!(log_start <= self.high_watermark, "not above the own high watermark (design.md 2)");
-        self.log_start = self.log_start.max(log_start.min(self.high_watermark));
-        self.check_bounds();
-    }
-
-    /// The log was cut, restarted, reopened, or its incarnation renewed: this is what it is now. Fetching goes on from its
-    /// end.
-    pub fn on_log_replaced(&mut self, log: LogState, incarnation: Incarnation, damaged_from: Option<Offset>) {
-        if incarnation != self.incarnation {
-            self.acknowledged_sent = None;
-        }
-        self.incarnation = incarnation;
-        self.damaged_from = damaged_from;
-        self.adopt_log(log);
-        self.check_bounds();
-    }
-
-    /// The own disk failed: the log takes nothing more until it was recovered (KAFKA-10778). Retried a bounded number of
-    /// times.
-    pub fn on_storage_failed(&mut self, message: String, now: MonotonicTime, randomness: &mut Randomness) {
-        let retry_at = self.storage_backoff.next_bounded_delay(randomness).map(|wait| now.after(wait));
-        self.fail_until(FailureReason::Storage(message), retry_at);
-        debug_assert!(!self.owes_acknowledgement(), "a failed replica acknowledges nothing");
-        self.check_bounds();
-    }
-
-    /// Decides a cut that [`FollowerAction::Truncate`] asked for, on the log as it is now, with nothing running on it (S40).
-    pub fn plan_cut(&mut self, generation: u64, at: OffsetAndEpoch, log: &LogFacts<'_>) -> CutPlan {
-        if generation != self.generation || self.phase != Phase::Truncating {
-            return CutPlan::Void;
-        }
-        let end = cut_point(at, log.epochs, log.log_end);
-        if end < self.high_watermark {
-            // Only an unclean election makes this legal, and no record carries one yet (design.md 6.5, 6.13).
-            self.fail_until(
-                FailureReason::CutBelowHighWatermark { cut: end, high_watermark: self.high_watermark },
-                None,
-            );
-            return CutPlan::Refused;
-        }
-        debug_assert!(end <= log.log_end, "a cut does not lengthen the log");
-        CutPlan::To { end, renew: self.acknowledged_sent.is_some_and(|sent| end < sent) }
-    }
-
     // === rules ===
-
-    /// Starts over from what the log says; queued appends and answers under way are void.
-    fn adopt_log(&mut self, log: LogState) {
-        self.generation += 1;
-        self.log_version += 1;
-        self.phase = Phase::Fetching;
-        self.log_start = log.log_start;
-        self.log_end = log.log_end;
-        self.flushed_end = log.flushed_end;
-        self.queued_end = log.log_end;
-        self.queued_bytes = 0;
-        self.last_fetched_epoch = log.last_epoch;
-        self.high_watermark = self.high_watermark.clamp(log.log_start, log.log_end);
-        self.heard_high_watermark = self.high_watermark;
-        debug_assert!(self.high_watermark <= self.log_end, "the high watermark follows a cut (S43)");
-        debug_assert!(self.flushed_end <= self.log_end, "so does the flushed end");
-    }
-
-    /// High watermark first, then the log start, both from the leader and within the own log (S48, S59, design.md 2).
-    fn apply_bounds(&mut self) {
-        let before = self.high_watermark;
-        self.high_watermark = before.max(self.heard_high_watermark.min(self.log_end));
-        if self.high_watermark > before {
-            self.effects.push_back(FollowerEffect::HighWatermarkAdvanced(self.high_watermark));
-        }
-        let start = self.leader_log_start.map_or(self.log_start, |start| start.min(self.high_watermark));
-        if start > self.log_start {
-            self.effects.push_back(FollowerEffect::RaiseLogStart(start));
-        }
-        debug_assert!(self.high_watermark >= before, "falls only by truncation");
-        debug_assert!(self.high_watermark <= self.log_end, "not above the own log end");
-    }
 
     fn check_bounds(&self) {
         debug_assert!(self.log_start <= self.high_watermark, "{} > {}", self.log_start, self.high_watermark);
@@ -582,6 +475,8 @@ impl FollowerPartition {
     }
 }
 
+#[cfg(test)]
+mod follower_test_support;
 #[cfg(test)]
 #[path = "walks_test.rs"]
 mod walks;

@@ -40,7 +40,7 @@ pub struct FetchAsk {
 impl FetchAsk {
     /// As a partition of a request.
     #[must_use]
-    pub const fn to_partition(&self, topic: TopicRef, partition: PartitionIndex) -> FetchPartition {
+    pub const fn to_partition(self, topic: TopicRef, partition: PartitionIndex) -> FetchPartition {
         FetchPartition {
             topic,
             partition,

@@ -1,1 +1,206 @@
+//! A follower's fetch at the leader: order of checks, what counts and what does not (S18–S25, S60, S64).
 
+use highwater_types::{Durability, ErrorCode};
+
+use super::super::leader_test_support::*;
+use super::super::*;
+use crate::fetch::{FetchPartition, ReadPlan};
+use crate::test_values::{at, cache, epoch, incarnation, log, member, millis, node, offset, record};
+
+fn code(result: Result<ReadPlan, ReplicationError>) -> ErrorCode {
+    result.unwrap_err().code
+}
+
+fn acknowledged(leader: &LeaderPartition, node_raw: i32) -> Option<Offset> {
+    leader.describe(millis(0)).into_iter().find(|row| row.node == node(node_raw)).unwrap().acknowledged
+}
+
+#[test]
+fn a_fetch_acknowledges_and_reads_to_the_log_end() {
+    let mut leader = leader(&all());
+    leader.on_append(offset(110), millis(1));
+    let request = FetchPartition { acknowledged_offset: Some(offset(95)), ..fetch_of(2, 100) };
+    let plan = send(&mut leader, 2, &request, 2).unwrap();
+    assert_eq!((plan.from, plan.upper, plan.diverging), (offset(100), offset(110), None));
+    assert_eq!(acknowledged(&leader, 2), Some(offset(95)), "the acknowledged offset, not where it reads");
+}
+
+#[test]
+fn the_leaders_own_id_is_refused() {
+    // fluvio#1624
+    let mut leader = leader(&all());
+    assert_eq!(code(send(&mut leader, 1, &fetch_of(1, 100), 1)), ErrorCode::InvalidRequest);
+}
+
+#[test]
+fn the_epoch_comes_before_the_assignment() {
+    let mut leader = leader(&all());
+    let with_epoch = |raw| FetchPartition { current_leader_epoch: Some(epoch(raw)), ..fetch_of(9, 100) };
+    assert_eq!(code(send(&mut leader, 9, &with_epoch(6), 1)), ErrorCode::FencedLeaderEpoch);
+    assert_eq!(code(send(&mut leader, 9, &with_epoch(8), 1)), ErrorCode::UnknownLeaderEpoch);
+    let unassigned = code(send(&mut leader, 9, &with_epoch(7), 1));
+    assert_eq!(unassigned, ErrorCode::UnknownLeaderEpoch, "the assignment may not have arrived (S20)");
+}
+
+#[test]
+fn fields_that_a_follower_must_send_are_asked_for() {
+    let mut leader = leader_with(LeaderConfig { durability: Durability::Fsync, ..config() }, &all());
+    let base = fetch_of(2, 100);
+    for broken in [
+        FetchPartition { incarnation: None, ..base.clone() },
+        FetchPartition { current_leader_epoch: None, ..base.clone() },
+        FetchPartition { acknowledged_offset: None, ..base.clone() },
+        FetchPartition { acknowledged_offset: Some(offset(101)), ..base.clone() },
+    ] {
+        assert_eq!(code(send(&mut leader, 2, &broken, 1)), ErrorCode::InvalidRequest);
+    }
+    assert_eq!(acknowledged(&leader, 2), None);
+    send(&mut leader, 2, &base, 1).unwrap();
+}
+
+#[test]
+fn under_page_cache_an_absent_acknowledgement_is_the_fetch_offset() {
+    let mut leader = leader(&all());
+    send(&mut leader, 2, &FetchPartition { acknowledged_offset: None, ..fetch_of(2, 100) }, 1).unwrap();
+    assert_eq!(acknowledged(&leader, 2), Some(offset(100)));
+}
+
+#[test]
+fn a_diverging_fetch_acknowledges_nothing() {
+    // KAFKA-13141: the follower holds 0..99@5 100@6; epoch 6 is not in this log.
+    let mut leader = leader(&all());
+    let request = FetchPartition { last_fetched_epoch: Some(epoch(6)), ..fetch_of(2, 101) };
+    let plan = send(&mut leader, 2, &request, 1).unwrap();
+    assert_eq!(plan.diverging, Some(at(100, 5)));
+    assert!(!plan.has_records());
+    assert_eq!(acknowledged(&leader, 2), None);
+    assert_eq!(leader.high_watermark(), offset(90));
+    assert_eq!(leader.describe(millis(2))[0].cause, LagCause::Diverging);
+}
+
+#[test]
+fn an_out_of_range_fetch_acknowledges_nothing() {
+    let mut leader = leader(&all());
+    let request = FetchPartition { last_fetched_epoch: None, ..fetch_of(2, 101) };
+    assert_eq!(code(send(&mut leader, 2, &request, 1)), ErrorCode::OffsetOutOfRange);
+    assert_eq!(acknowledged(&leader, 2), None);
+    assert_eq!(leader.describe(millis(2))[0].cause, LagCause::Refused(ErrorCode::OffsetOutOfRange));
+}
+
+#[test]
+fn a_parked_fetch_that_is_answered_counts_nothing() {
+    let mut leader = leader(&all());
+    let epochs = epochs();
+    let plan = leader.plan_follower_read(node(2), &fetch_of(2, 100), &log(0, 100, &epochs)).unwrap();
+    assert_eq!(plan.from, offset(100));
+    assert_eq!(acknowledged(&leader, 2), None);
+    assert_eq!(drain(&mut leader), []);
+}
+
+#[test]
+fn a_replaced_incarnation_is_refused_for_good() {
+    let mut leader = leader(&all());
+    send(&mut leader, 2, &fetch_of(2, 100), 1).unwrap();
+    send(&mut leader, 2, &FetchPartition { incarnation: Some(incarnation(21)), ..fetch_of(2, 50) }, 2)
+        .unwrap();
+    assert_eq!(acknowledged(&leader, 2), Some(offset(50)), "a new incarnation's progress starts unknown");
+    assert_eq!(code(send(&mut leader, 2, &fetch_of(2, 100), 3)), ErrorCode::StaleIncarnation);
+    assert_eq!(acknowledged(&leader, 2), Some(offset(50)));
+}
+
+#[test]
+fn a_cut_below_what_was_acknowledged_asks_for_a_new_incarnation_first() {
+    // design.md 6.3: the follower acknowledged 100 and comes back with 0..59@5 60..99@4, which is not this log.
+    let mut leader = leader(&all());
+    send(&mut leader, 2, &fetch_of(2, 100), 1).unwrap();
+    let lost = FetchPartition { last_fetched_epoch: Some(epoch(4)), ..fetch_of(2, 100) };
+    assert_eq!(code(send(&mut leader, 2, &lost, 2)), ErrorCode::StaleIncarnation);
+    assert_eq!(
+        code(send(&mut leader, 2, &fetch_of(2, 100), 3)),
+        ErrorCode::StaleIncarnation,
+        "not accepted again"
+    );
+    let renewed = FetchPartition { incarnation: Some(incarnation(21)), ..lost };
+    assert_eq!(send(&mut leader, 2, &renewed, 4).unwrap().diverging, Some(at(0, 4)));
+}
+
+#[test]
+fn after_the_end_every_fetch_is_refused_and_nothing_counts() {
+    let mut leader = leader(&all());
+    leader.resign();
+    assert_eq!(code(send(&mut leader, 2, &fetch_of(2, 100), 1)), ErrorCode::NotLeaderOrFollower);
+    let epochs = epochs();
+    let consumer = FetchPartition { incarnation: None, ..fetch_of(2, 50) };
+    let read = leader.plan_consumer_read(&consumer, &log(0, 100, &epochs));
+    assert_eq!(code(read), ErrorCode::NotLeaderOrFollower);
+    assert_eq!((leader.high_watermark(), acknowledged(&leader, 2)), (offset(90), None));
+}
+
+#[test]
+fn the_answers_high_watermark_includes_what_this_fetch_acknowledged() {
+    let mut leader = leader(&[member(1, 10), member(2, 20)]);
+    let plan = send(&mut leader, 2, &fetch_of(2, 100), 1).unwrap();
+    assert_eq!(plan.snapshot.high_watermark, offset(100));
+}
+
+#[test]
+fn the_epoch_without_records_cuts_a_follower_that_has_its_own() {
+    // KAFKA-15608 / KAFKA-20961: leader 0..9@5, epochs (5,0)(8,10); the follower's cache also holds (6,10).
+    let epochs = cache(&[(5, 0), (8, 10)]);
+    let start = LeaderStart {
+        record: record(&[1, 2, 3], &all(), 8, 3),
+        log_end: offset(10),
+        flushed_end: offset(10),
+        high_watermark: offset(10),
+        ..start(&all())
+    };
+    let mut leader = LeaderPartition::new(config(), start, millis(0)).unwrap();
+    let mut ask = |from, last| {
+        let request = FetchPartition {
+            current_leader_epoch: Some(epoch(8)),
+            last_fetched_epoch: Some(epoch(last)),
+            ..fetch_of(2, from)
+        };
+        leader.on_follower_fetch(node(2), &request, &log(0, 10, &epochs), millis(1)).unwrap().diverging
+    };
+    assert_eq!(ask(10, 6), Some(at(10, 5)));
+    assert_eq!(ask(10, 5), None);
+}
+
+#[test]
+fn a_record_that_names_another_leader_makes_no_leadership() {
+    let mut other = start(&all());
+    other.record.leader = Some(node(2));
+    assert_eq!(
+        LeaderPartition::new(config(), other, millis(0)).unwrap_err().code,
+        ErrorCode::NotLeaderOrFollower
+    );
+    let not_in_the_set = start(&[member(2, 20)]);
+    assert!(LeaderPartition::new(config(), not_in_the_set, millis(0)).is_err());
+}
+
+#[test]
+fn a_row_tells_lag_age_and_cause() {
+    let mut leader = leader(&all());
+    leader.on_append(offset(110), millis(10));
+    send(&mut leader, 2, &fetch_of(2, 100), 1000).unwrap();
+    let rows = leader.describe(millis(1500));
+    assert_eq!(rows.iter().map(|row| row.node).collect::<Vec<_>>(), [node(2), node(3)]);
+    assert_eq!((rows[0].lag_records, rows[0].cause, rows[0].in_sync), (Some(10), LagCause::CatchingUp, true));
+    assert_eq!(rows[0].last_fetch_age, Some(Duration::from_millis(500)));
+    assert_eq!((rows[1].lag_records, rows[1].cause), (None, LagCause::NeverFetched));
+
+    send(
+        &mut leader,
+        2,
+        &FetchPartition { acknowledged_offset: Some(offset(105)), ..fetch_of(2, 110) },
+        2000,
+    )
+    .unwrap();
+    assert_eq!(leader.describe(millis(2000))[0].cause, LagCause::Appending);
+    send(&mut leader, 2, &fetch_of(2, 110), 3000).unwrap();
+    assert_eq!(leader.describe(millis(3000))[0].cause, LagCause::None);
+    assert_eq!(leader.describe(millis(3000))[0].lag_time, Some(Duration::ZERO));
+    leader.on_append(offset(120), millis(3001));
+    assert_eq!(leader.describe(millis(33_001))[0].cause, LagCause::NotFetching);
+}

@@ -1,1 +1,129 @@
+//! Progress of one follower: the maximum counts, caught-up by arrivals, incarnations (S49, S50, S64).
 
+use super::*;
+use crate::test_values::{incarnation, millis, ms, offset};
+
+fn arrival(now: u64, acknowledged: i64, leader_end: i64) -> Arrival {
+    Arrival {
+        now: millis(now),
+        incarnation: incarnation(20),
+        acknowledged: offset(acknowledged),
+        fetch_offset: offset(acknowledged),
+        log_start: None,
+        high_watermark: None,
+        paused: false,
+        leader_end: offset(leader_end),
+    }
+}
+
+fn admitted() -> FollowerProgress {
+    let mut progress = FollowerProgress::at_leader_start(false, millis(0));
+    progress.admit(incarnation(20)).unwrap();
+    progress
+}
+
+#[test]
+fn at_leader_start_nothing_is_known_and_members_have_a_grace_period() {
+    let member = FollowerProgress::at_leader_start(true, millis(100));
+    let other = FollowerProgress::at_leader_start(false, millis(100));
+    assert_eq!((member.acknowledged(), member.last_caught_up()), (None, Some(millis(100))));
+    assert_eq!((other.acknowledged(), other.last_caught_up()), (None, None));
+    assert!(member.is_caught_up(offset(5), millis(110), ms(10)));
+    assert!(!member.is_caught_up(offset(5), millis(111), ms(10)));
+    assert!(!other.is_caught_up(Offset::ZERO, millis(100), ms(10)));
+}
+
+#[test]
+fn within_an_incarnation_the_maximum_counts() {
+    let mut progress = admitted();
+    progress.on_fetch(&arrival(1, 10, 20));
+    progress.on_fetch(&arrival(2, 8, 20));
+    assert_eq!(progress.acknowledged(), Some(offset(10)), "a late request takes nothing back");
+    assert_eq!(progress.acknowledged_as(incarnation(21)), None);
+}
+
+#[test]
+fn a_fetch_at_the_end_is_caught_up_now() {
+    let mut progress = admitted();
+    progress.on_fetch(&arrival(5, 20, 20));
+    assert_eq!(progress.last_caught_up(), Some(millis(5)));
+}
+
+#[test]
+fn a_fetch_that_reaches_an_earlier_end_is_caught_up_then() {
+    // A busy partition: the follower never equals the end of now, but reaches the end of its previous fetch.
+    let mut progress = admitted();
+    progress.on_fetch(&arrival(10, 0, 100));
+    assert_eq!(progress.last_caught_up(), None);
+    progress.on_fetch(&arrival(20, 100, 200));
+    assert_eq!(progress.last_caught_up(), Some(millis(10)));
+    progress.on_fetch(&arrival(30, 150, 300));
+    assert_eq!(progress.last_caught_up(), Some(millis(10)), "the end of arrival 20 is not reached");
+    progress.on_fetch(&arrival(40, 200, 400));
+    assert_eq!(progress.last_caught_up(), Some(millis(20)));
+}
+
+#[test]
+fn an_acknowledgement_that_trails_several_fetches_still_catches_up() {
+    // Reads ahead: each acknowledgement is four fetches late.
+    let mut progress = admitted();
+    for fetch in 0..40_i64 {
+        progress.on_fetch(&arrival(fetch.unsigned_abs() * 10, (fetch - 3).max(0) * 100, (fetch + 1) * 100));
+    }
+    // Fetch 39 acknowledges 3600, which was the log end at fetch 35 (t = 350).
+    assert_eq!(progress.last_caught_up(), Some(millis(350)));
+}
+
+#[test]
+fn the_list_of_arrivals_is_bounded_and_the_oldest_survive() {
+    let mut progress = admitted();
+    for fetch in 0..10_000_i64 {
+        progress.on_fetch(&arrival(fetch.unsigned_abs(), 0, fetch + 1));
+    }
+    assert_eq!(progress.arrivals.len(), MAX_OPEN_ARRIVALS);
+    progress.on_fetch(&arrival(20_000, 3, 30_000));
+    assert_eq!(progress.last_caught_up(), Some(millis(2)));
+}
+
+#[test]
+fn equality_counts_however_old_the_fetch_is() {
+    let mut progress = admitted();
+    progress.on_fetch(&arrival(5, 20, 20));
+    assert!(progress.is_caught_up(offset(20), millis(1_000_000), ms(10)));
+    assert!(!progress.is_caught_up(offset(21), millis(1_000_000), ms(10)));
+}
+
+#[test]
+fn a_refused_fetch_changes_nothing_that_counts() {
+    let mut progress = admitted();
+    progress.on_fetch(&arrival(5, 10, 20));
+    let before = progress.clone();
+    progress.on_refused(None, millis(6));
+    progress.on_refused(Some(ErrorCode::OffsetOutOfRange), millis(7));
+    assert_eq!(progress.acknowledged(), before.acknowledged());
+    assert_eq!(progress.last_caught_up(), before.last_caught_up());
+    assert_eq!(progress.refusal(), Some(ErrorCode::OffsetOutOfRange));
+    progress.on_fetch(&arrival(8, 10, 20));
+    assert_eq!((progress.refusal(), progress.is_diverging()), (None, false));
+}
+
+#[test]
+fn a_new_incarnation_starts_unknown_and_the_old_one_is_never_accepted_again() {
+    let mut progress = admitted();
+    progress.on_fetch(&arrival(5, 20, 20));
+    progress.admit(incarnation(21)).unwrap();
+    assert_eq!(progress.acknowledged(), None);
+    assert_eq!(progress.last_caught_up(), None);
+    assert_eq!(progress.admit(incarnation(20)), Err(ErrorCode::StaleIncarnation));
+    assert_eq!(progress.incarnation(), Some(incarnation(21)));
+}
+
+#[test]
+fn incarnations_without_end_are_refused() {
+    let mut progress = admitted();
+    for raw in 0..MAX_RETIRED_INCARNATIONS as u64 {
+        progress.admit(incarnation(100 + raw)).unwrap();
+    }
+    assert_eq!(progress.admit(incarnation(1000)), Err(ErrorCode::StaleIncarnation));
+    assert_eq!(progress.retired.len(), MAX_RETIRED_INCARNATIONS);
+}

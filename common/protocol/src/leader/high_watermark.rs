@@ -42,8 +42,6 @@ impl HighWatermark {
         self.value > before
     }
 
-    /// The log start passed it: only happens when records are deleted below a stale value at the start of a leadership.
-
     /// Tells followers, when the last news is old enough. Answers whether parked fetches are to be looked at.
     pub(super) fn propagate(&mut self, now: MonotonicTime) -> bool {
         if self.propagated == self.value || self.next_news().is_some_and(|at| now < at) {

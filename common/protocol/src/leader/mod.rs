@@ -19,11 +19,11 @@ use highwater_types::{
     ReplicationError,
 };
 
-use crate::fetch::{
-    FetchPartition, LogFacts, PartitionFacts, ReadPlan, Requester, check_leadership, plan_read,
-};
+use crate::fetch::{LogFacts, PartitionFacts};
 
+mod commit;
 mod description;
+mod fetch;
 mod follower_progress;
 mod high_watermark;
 mod in_sync_replicas;
@@ -31,7 +31,7 @@ mod in_sync_replicas;
 pub use description::{FollowerRow, LagCause};
 pub use in_sync_replicas::{IsrOutcome, IsrProposal};
 
-use follower_progress::{Arrival, FollowerProgress};
+use follower_progress::FollowerProgress;
 use high_watermark::HighWatermark;
 use in_sync_replicas::InSyncReplicas;
 
@@ -262,82 +262,6 @@ impl LeaderPartition {
 
     // === events ===
 
-    /// A follower's fetch arrived: checks it in order (S18 from the epoch on), counts what it acknowledges, and says what to
-    /// read. `log` is the caller's snapshot, taken before. Call it on arrival only, never for a parked fetch (S25); what a
-    /// parked fetch reads is [`Self::plan_follower_read`].
-    ///
-    /// # Errors
-    /// The codes of [`check_leadership`] and [`plan_read`]; `UnknownLeaderEpoch` for a replica that is not assigned (yet)
-    /// (S20), `StaleIncarnation` (S64), `InvalidRequest` when a field that a follower must send is missing or false.
-    pub fn on_follower_fetch(
-        &mut self,
-        follower: NodeId,
-        request: &FetchPartition,
-        log: &LogFacts<'_>,
-        now: MonotonicTime,
-    ) -> Result<ReadPlan, ReplicationError> {
-        let before = self.high_watermark();
-        let outcome = self.check_follower_fetch(follower, request, log, now);
-        let code = match &outcome {
-            Ok(plan) if plan.diverging.is_none() => {
-                self.advance_high_watermark(now);
-                self.maybe_expand(now);
-                None
-            }
-            Ok(_) => Some(None),
-            Err(error) => Some(Some(error.code)),
-        };
-        if let Some(code) = code
-            && let Some(progress) = self.followers.get_mut(&follower)
-        {
-            progress.on_refused(code, now);
-        }
-        debug_assert!(self.high_watermark() >= before, "a fetch never takes the high watermark back");
-        outcome.map(|mut plan| {
-            plan.snapshot.high_watermark = self.high_watermark();
-            plan
-        })
-    }
-
-    /// What a parked follower fetch reads when it is answered: the same checks, nothing is counted (S25).
-    ///
-    /// # Errors
-    /// As [`Self::on_follower_fetch`].
-    pub fn plan_follower_read(
-        &self,
-        follower: NodeId,
-        request: &FetchPartition,
-        log: &LogFacts<'_>,
-    ) -> Result<ReadPlan, ReplicationError> {
-        let requester = Requester::Follower(follower);
-        let facts = self.facts(*log);
-        check_leadership(requester, request, &facts)?;
-        if !self.replicas.contains(&follower) {
-            return Err(not_assigned(follower));
-        }
-        plan_read(requester, request, &facts)
-    }
-
-    /// What a consumer's fetch reads (S26).
-    ///
-    /// # Errors
-    /// The codes of [`check_leadership`] and [`plan_read`].
-    pub fn plan_consumer_read(
-        &self,
-        request: &FetchPartition,
-        log: &LogFacts<'_>,
-    ) -> Result<ReadPlan, ReplicationError> {
-        let facts = self.facts(*log);
-        check_leadership(Requester::Consumer, request, &facts)?;
-        if self.is_over {
-            return Err(ReplicationError::new(
-                ErrorCode::NotLeaderOrFollower,
-                "this node leads the partition no more",
-            ));
-        }
-        plan_read(Requester::Consumer, request, &facts)
-    }
-
     /// Records up to `log_end` (exclusive) are in the log.
     pub fn on_append(&mut self, log_end: Offset, now: MonotonicTime) {
         debug_assert!(log_end >= self.log_start, "an end is not before the start");
@@ -428,192 +352,7 @@ impl LeaderPartition {
     pub fn poll_effect(&mut self) -> Option<LeaderEffect> {
         self.effects.pop_front()
     }
-
-    // === rules ===
-
-    fn check_follower_fetch(
-        &mut self,
-        follower: NodeId,
-        request: &FetchPartition,
-        log: &LogFacts<'_>,
-        now: MonotonicTime,
-    ) -> Result<ReadPlan, ReplicationError> {
-        if follower == self.node {
-            return Err(invalid("replica_id is the leader's own: a node does not follow itself"));
-        }
-        let Some(incarnation) = request.incarnation else {
-            return Err(invalid("a follower's fetch needs its incarnation"));
-        };
-        if request.current_leader_epoch.is_none() {
-            return Err(invalid("a follower's fetch needs current_leader_epoch"));
-        }
-        if request.acknowledged_offset.is_none() && self.config.durability == Durability::Fsync {
-            return Err(invalid("acknowledged_offset is mandatory where durability is fsync"));
-        }
-        let acknowledged = request.acknowledged();
-        if acknowledged > request.fetch_offset {
-            return Err(invalid("acknowledged_offset is above fetch_offset"));
-        }
-        check_leadership(Requester::Follower(follower), request, &self.facts(*log))?;
-        let Some(progress) = self.followers.get_mut(&follower) else { return Err(not_assigned(follower)) };
-        progress.admit(incarnation).map_err(|code| {
-            ReplicationError::new(code, format!("incarnation {incarnation} of node {follower} was replaced"))
-        })?;
-        let plan = self.plan_follower_read(follower, request, log)?;
-        let Some(progress) = self.followers.get_mut(&follower) else { return Err(not_assigned(follower)) };
-        if let Some(at) = plan.diverging {
-            // The follower would cut what it acknowledged in this leadership: it has to renew first (design.md 6.3).
-            if progress.acknowledged().is_some_and(|held| at.offset < held) {
-                progress.retire();
-                return Err(ReplicationError::new(
-                    ErrorCode::StaleIncarnation,
-                    format!(
-                        "cutting to {} loses what incarnation {incarnation} acknowledged; renew it",
-                        at.offset
-                    ),
-                ));
-            }
-            return Ok(plan);
-        }
-        progress.on_fetch(&Arrival {
-            now,
-            incarnation,
-            acknowledged,
-            fetch_offset: request.fetch_offset,
-            log_start: request.log_start,
-            high_watermark: request.high_watermark,
-            paused: request.paused,
-            leader_end: plan.snapshot.log_end,
-        });
-        Ok(plan)
-    }
-
-    /// S57 and S58 over what is acknowledged now (S60, S62), then tells who waits.
-    fn advance_high_watermark(&mut self, now: MonotonicTime) {
-        if self.is_over || self.check_min_isr().is_err() {
-            return;
-        }
-        let own = match self.config.durability {
-            Durability::Fsync => self.flushed_end,
-            Durability::PageCache => self.log_end,
-        };
-        let members = self.isr.maximal().map(|member| {
-            if member.node == self.node {
-                return Some(own);
-            }
-            self.followers.get(&member.node).and_then(|p| p.acknowledged_as(member.incarnation))
-        });
-        let bound = self.config.replica_lag_time_max;
-        let joining = self.followers.iter().filter(|(node, progress)| {
-            !self.isr.maximal_has_node(**node) && progress.is_caught_up(self.log_end, now, bound)
-        });
-        let joining = joining.filter_map(|(_, progress)| progress.acknowledged()).map(Some);
-        // A follower may have acknowledged what this core has not been told of yet: never past the own log end.
-        let bounds: Vec<_> = members.chain(joining).chain([Some(own.min(self.log_end))]).collect();
-        if self.high_watermark.advance(bounds) {
-            let value = self.high_watermark();
-            if let Some(LeaderEffect::HighWatermarkAdvanced(queued)) = self.effects.back_mut() {
-                *queued = value;
-            } else {
-                self.effects.push_back(LeaderEffect::HighWatermarkAdvanced(value));
-            }
-        }
-        self.tell_followers(now);
-        self.check_bounds();
-    }
-
-    fn tell_followers(&mut self, now: MonotonicTime) {
-        if self.high_watermark.propagate(now) {
-            self.effects.push_back(LeaderEffect::TellFollowers(self.high_watermark.propagated()));
-        }
-    }
-
-    /// S52 and design.md 6.3: takes every follower that qualifies into the set, replacing an older incarnation of it.
-    fn maybe_expand(&mut self, now: MonotonicTime) {
-        if self.is_over || self.isr.is_change_pending() {
-            return;
-        }
-        let mut isr = self.isr.committed().to_vec();
-        for node in &self.replicas {
-            let Some(member) = self.followers.get(node).and_then(|p| self.joining_member(*node, p, now))
-            else {
-                continue;
-            };
-            match isr.iter_mut().find(|m| m.node == *node) {
-                Some(entry) => *entry = member,
-                None => isr.push(member),
-            }
-        }
-        if isr != self.isr.committed() {
-            let proposal = self.isr.propose(isr);
-            self.effects.push_back(LeaderEffect::ProposeIsr(proposal));
-        }
-        self.check_bounds();
-    }
-
-    fn joining_member(
-        &self,
-        node: NodeId,
-        progress: &FollowerProgress,
-        now: MonotonicTime,
-    ) -> Option<IsrMember> {
-        let incarnation = progress.incarnation()?;
-        let acknowledged = progress.acknowledged()?;
-        let reached = acknowledged >= self.high_watermark() && acknowledged >= self.epoch_start;
-        let alive = progress.is_fetching(now, self.config.replica_lag_time_max);
-        (reached && alive).then_some(IsrMember { node, incarnation })
-    }
-
-    /// `max(1, min(min ISR, replicas))` (S58, design.md 6.12).
-    fn effective_min_isr(&self) -> usize {
-        let wanted = usize::try_from(self.config.min_insync_replicas).unwrap_or(usize::MAX);
-        wanted.min(self.replicas.len()).max(1)
-    }
-
-    /// One progress per assigned replica but this node, none for others.
-    fn reconcile_followers(&mut self, now: MonotonicTime) {
-        let (node, replicas) = (self.node, &self.replicas);
-        self.followers.retain(|id, _| replicas.contains(id));
-        for id in replicas.iter().filter(|id| **id != node) {
-            let in_sync = self.isr.maximal_has_node(*id);
-            self.followers.entry(*id).or_insert_with(|| FollowerProgress::at_leader_start(in_sync, now));
-        }
-        debug_assert!(!self.followers.contains_key(&node), "a leader does not follow itself");
-        debug_assert!(self.followers.len() <= self.replicas.len(), "progress of assigned replicas only");
-    }
-
-    fn end(&mut self) {
-        self.is_over = true;
-        self.effects.retain(|effect| !matches!(effect, LeaderEffect::ProposeIsr(_)));
-        debug_assert!(self.next_deadline().is_none(), "nothing is due after the end");
-        self.check_bounds();
-    }
-
-    fn check_bounds(&self) {
-        let high_watermark = self.high_watermark();
-        debug_assert!(self.log_start <= high_watermark, "log start {} > HW {high_watermark}", self.log_start);
-        debug_assert!(high_watermark <= self.log_end, "HW {high_watermark} > log end {}", self.log_end);
-        debug_assert!(self.flushed_end <= self.log_end, "flushed beyond the log end");
-    }
-}
-
-fn invalid(message: &str) -> ReplicationError {
-    ReplicationError::new(ErrorCode::InvalidRequest, message)
-}
-
-fn not_assigned(follower: NodeId) -> ReplicationError {
-    ReplicationError::new(
-        ErrorCode::UnknownLeaderEpoch,
-        format!("node {follower} is not an assigned replica as far as this leader knows"),
-    )
 }
 
 #[cfg(test)]
-#[path = "fetch_test.rs"]
-mod fetch_tests;
-#[cfg(test)]
-#[path = "high_watermark_walk_test.rs"]
-mod high_watermark_tests;
-#[cfg(test)]
-#[path = "isr_test.rs"]
-mod isr_tests;
+mod leader_test_support;

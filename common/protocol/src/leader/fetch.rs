@@ -1,0 +1,160 @@
+//! Fetches at the leader: the checks that only the leader can make, what an arrival counts, what a reader gets.
+//!
+//! What holds: a fetch that is refused or diverges acknowledges nothing (S24); only an arrival counts, never the completion
+//! of a parked fetch (S25).
+
+use highwater_types::{Durability, ErrorCode, MonotonicTime, NodeId, ReplicationError};
+
+use super::LeaderPartition;
+use super::follower_progress::Arrival;
+use crate::fetch::{FetchPartition, LogFacts, ReadPlan, Requester, check_leadership, plan_read};
+
+impl LeaderPartition {
+    /// A follower's fetch arrived: checks it in order (S18 from the epoch on), counts what it acknowledges, and says what to
+    /// read. `log` is the caller's snapshot, taken before. Call it on arrival only, never for a parked fetch (S25); what a
+    /// parked fetch reads is [`Self::plan_follower_read`].
+    ///
+    /// # Errors
+    /// The codes of [`check_leadership`] and [`plan_read`]; `UnknownLeaderEpoch` for a replica that is not assigned (yet)
+    /// (S20), `StaleIncarnation` (S64), `InvalidRequest` when a field that a follower must send is missing or false.
+    pub fn on_follower_fetch(
+        &mut self,
+        follower: NodeId,
+        request: &FetchPartition,
+        log: &LogFacts<'_>,
+        now: MonotonicTime,
+    ) -> Result<ReadPlan, ReplicationError> {
+        let before = self.high_watermark();
+        let outcome = self.check_follower_fetch(follower, request, log, now);
+        let code = match &outcome {
+            Ok(plan) if plan.diverging.is_none() => {
+                self.advance_high_watermark(now);
+                self.maybe_expand(now);
+                None
+            }
+            Ok(_) => Some(None),
+            Err(error) => Some(Some(error.code)),
+        };
+        if let Some(code) = code
+            && let Some(progress) = self.followers.get_mut(&follower)
+        {
+            progress.on_refused(code, now);
+        }
+        debug_assert!(self.high_watermark() >= before, "a fetch never takes the high watermark back");
+        outcome.map(|mut plan| {
+            plan.snapshot.high_watermark = self.high_watermark();
+            plan
+        })
+    }
+
+    /// What a parked follower fetch reads when it is answered: the same checks, nothing is counted (S25).
+    ///
+    /// # Errors
+    /// As [`Self::on_follower_fetch`].
+    pub fn plan_follower_read(
+        &self,
+        follower: NodeId,
+        request: &FetchPartition,
+        log: &LogFacts<'_>,
+    ) -> Result<ReadPlan, ReplicationError> {
+        let requester = Requester::Follower(follower);
+        let facts = self.facts(*log);
+        check_leadership(requester, request, &facts)?;
+        if !self.replicas.contains(&follower) {
+            return Err(not_assigned(follower));
+        }
+        plan_read(requester, request, &facts)
+    }
+
+    /// What a consumer's fetch reads (S26).
+    ///
+    /// # Errors
+    /// The codes of [`check_leadership`] and [`plan_read`].
+    pub fn plan_consumer_read(
+        &self,
+        request: &FetchPartition,
+        log: &LogFacts<'_>,
+    ) -> Result<ReadPlan, ReplicationError> {
+        let facts = self.facts(*log);
+        check_leadership(Requester::Consumer, request, &facts)?;
+        if self.is_over {
+            return Err(ReplicationError::new(
+                ErrorCode::NotLeaderOrFollower,
+                "this node leads the partition no more",
+            ));
+        }
+        plan_read(Requester::Consumer, request, &facts)
+    }
+
+    fn check_follower_fetch(
+        &mut self,
+        follower: NodeId,
+        request: &FetchPartition,
+        log: &LogFacts<'_>,
+        now: MonotonicTime,
+    ) -> Result<ReadPlan, ReplicationError> {
+        if follower == self.node {
+            return Err(invalid("replica_id is the leader's own: a node does not follow itself"));
+        }
+        let Some(incarnation) = request.incarnation else {
+            return Err(invalid("a follower's fetch needs its incarnation"));
+        };
+        if request.current_leader_epoch.is_none() {
+            return Err(invalid("a follower's fetch needs current_leader_epoch"));
+        }
+        if request.acknowledged_offset.is_none() && self.config.durability == Durability::Fsync {
+            return Err(invalid("acknowledged_offset is mandatory where durability is fsync"));
+        }
+        let acknowledged = request.acknowledged();
+        if acknowledged > request.fetch_offset {
+            return Err(invalid("acknowledged_offset is above fetch_offset"));
+        }
+        check_leadership(Requester::Follower(follower), request, &self.facts(*log))?;
+        let Some(progress) = self.followers.get_mut(&follower) else { return Err(not_assigned(follower)) };
+        progress.admit(incarnation).map_err(|code| {
+            ReplicationError::new(code, format!("incarnation {incarnation} of node {follower} was replaced"))
+        })?;
+        let plan = self.plan_follower_read(follower, request, log)?;
+        let Some(progress) = self.followers.get_mut(&follower) else { return Err(not_assigned(follower)) };
+        if let Some(at) = plan.diverging {
+            // The follower would cut what it acknowledged in this leadership: it has to renew first (design.md 6.3).
+            if progress.acknowledged().is_some_and(|held| at.offset < held) {
+                progress.retire();
+                return Err(ReplicationError::new(
+                    ErrorCode::StaleIncarnation,
+                    format!(
+                        "cutting to {} loses what incarnation {incarnation} acknowledged; renew it",
+                        at.offset
+                    ),
+                ));
+            }
+            return Ok(plan);
+        }
+        progress.on_fetch(&Arrival {
+            now,
+            incarnation,
+            acknowledged,
+            fetch_offset: request.fetch_offset,
+            log_start: request.log_start,
+            high_watermark: request.high_watermark,
+            paused: request.paused,
+            leader_end: plan.snapshot.log_end,
+        });
+        Ok(plan)
+    }
+}
+
+fn invalid(message: &str) -> ReplicationError {
+    ReplicationError::new(ErrorCode::InvalidRequest, message)
+}
+
+fn not_assigned(follower: NodeId) -> ReplicationError {
+    ReplicationError::new(
+        ErrorCode::UnknownLeaderEpoch,
+        format!("node {follower} is not an assigned replica as far as this leader knows"),
+    )
+}
+
+#[cfg(test)]
+#[path = "fetch_test.rs"]
+mod tests;
