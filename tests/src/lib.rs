@@ -1,1 +1,23 @@
-//! Tests of the whole: real processes, real parts, simulations.
+//! Tests of the whole: real processes, real parts, simulations. This library is the harness; the tests lie in
+//! tests/tests, one file per concern. tests/README.md says how to run them and where each case is tested.
+//!
+//! What holds here: nothing is mocked that can be run, every wait is bounded ([`wait`]), everything that a test starts
+//! dies with it. Deliberately absent: any knowledge that the programs do not offer to their users too.
+
+#![allow(
+    clippy::missing_panics_doc,
+    reason = "a harness fails its test by a panic; what is not obvious is said"
+)]
+
+pub mod cluster;
+pub mod disk;
+pub mod fixtures;
+pub mod history;
+pub mod log_dump;
+pub mod parts;
+pub mod ports;
+pub mod power_loss;
+pub mod process;
+pub mod programs;
+pub mod proxy;
+pub mod wait;
