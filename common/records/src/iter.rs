@@ -24,9 +24,10 @@ pub struct Batches<'a> {
 }
 
 impl Batches<'_> {
-    /// How many bytes the whole batches had that were returned so far: where an error was found.
+    /// How many bytes the whole batches had that were returned so far: where an error was found, too. (Not `position`,
+    /// which `Iterator` has.)
     #[must_use]
-    pub const fn position(&self) -> usize {
+    pub const fn consumed(&self) -> usize {
         self.position
     }
 }

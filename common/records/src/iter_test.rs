@@ -31,14 +31,14 @@ fn every_cut_ends_after_the_last_whole_batch_and_says_what_is_missing() {
         let start = if whole == 0 { 0 } else { ends[whole - 1] };
         let mut walk = batches(&log[..cut]);
         assert_eq!(walk.by_ref().take(whole).filter(Result::is_ok).count(), whole);
-        assert_eq!(walk.position(), start);
+        assert_eq!(walk.consumed(), start);
         if cut > start {
             let Some(Err(BatchError::Partial { need, have })) = walk.next() else { panic!("cut at {cut}") };
             assert_eq!(have, cut - start);
             assert!(need > have && need <= ends[whole] - start, "needs {need} at cut {cut}");
         }
         assert!(walk.next().is_none(), "fused, cut at {cut}");
-        assert_eq!(walk.position(), start);
+        assert_eq!(walk.consumed(), start);
     }
 }
 

@@ -1,0 +1,116 @@
+//! `highwater log`: reads partition directories offline: of this program, and of Kafka.
+//!
+//! What holds: no file is written and no lock is taken, so a directory may be in use meanwhile. Exit codes: 0 done,
+//! 1 something is wrong with what was read, or it could not be read, 2 wrong use.
+
+mod compare;
+mod dump;
+mod partition;
+mod scan;
+mod verify;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand, ValueEnum};
+
+/// Reads partition directories offline.
+#[derive(Debug, Subcommand)]
+pub(crate) enum LogCommand {
+    /// Prints every batch and record of partition directories.
+    Dump(dump::DumpArgs),
+    /// Checks a partition directory, or every one of a data directory, and names what is wrong.
+    Verify(verify::VerifyArgs),
+    /// Compares the bytes of partition directories, or of data directories partition by partition.
+    Compare(compare::CompareArgs),
+}
+
+/// How the output looks.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct OutputArgs {
+    /// How to print: text for people, or one JSON object a line.
+    #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
+    pub(crate) output: OutputFormat,
+}
+
+/// See [`OutputArgs`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OutputFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Whether everything that was read is as it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It is.
+    Good,
+    /// It is not, and the output says why.
+    Wrong,
+}
+
+impl Verdict {
+    pub(crate) const fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Good, Self::Good) => Self::Good,
+            (Self::Good | Self::Wrong, Self::Good | Self::Wrong) => Self::Wrong,
+        }
+    }
+}
+
+/// Why a command could not be carried out.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LogCommandError {
+    /// A file or directory cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A directory that holds no partition.
+    #[error("{} is no partition directory, and holds none", path.display())]
+    NotALog {
+        /// Which.
+        path: PathBuf,
+    },
+    /// Data directories without a partition that is in two of them.
+    #[error("no partition is in more than one of the directories")]
+    NothingInCommon,
+    /// The output cannot be written.
+    #[error("cannot write the output: {0}")]
+    Write(#[from] io::Error),
+}
+
+impl LogCommandError {
+    fn read(path: &Path, source: io::Error) -> Self {
+        Self::Read { path: path.to_owned(), source }
+    }
+}
+
+impl LogCommand {
+    /// Carries the command out.
+    ///
+    /// # Errors
+    /// [`LogCommandError`].
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<Verdict, LogCommandError> {
+        match self {
+            Self::Dump(args) => dump::run(args, out),
+            Self::Verify(args) => verify::run(args, out),
+            Self::Compare(args) => compare::run(args, out),
+        }
+    }
+}
+
+/// Writes one JSON object as a line.
+fn json_line(out: &mut dyn Write, value: &impl serde::Serialize) -> Result<(), LogCommandError> {
+    serde_json::to_writer(&mut *out, value).map_err(io::Error::from)?;
+    Ok(writeln!(out)?)
+}
+
+#[cfg(test)]
+#[path = "log_test.rs"]
+mod tests;
