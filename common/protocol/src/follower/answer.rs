@@ -6,15 +6,15 @@ use super::{FailureReason, FetchPosition, FollowerAction, FollowerPartition, Pha
 use crate::Randomness;
 use crate::fetch::Snapshot;
 
-/// One batch of an answer, already checked by itself.
+/// One batch of an answer, by its header. Its CRC is checked when it is appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchSpan {
     /// Its first offset.
     pub base: Offset,
     /// The offset after its last one, from its header and not from its records (S8).
     pub next: Offset,
-    /// The leadership that wrote it.
-    pub epoch: LeaderEpoch,
+    /// The leadership that wrote it; `None` where the batch names none.
+    pub epoch: Option<LeaderEpoch>,
     /// Its size in bytes.
     pub bytes: usize,
 }
@@ -30,9 +30,9 @@ pub enum AnswerFacts {
     Records {
         /// What the leader states beside them.
         snapshot: Snapshot,
-        /// The sound batches, in order, from the start of the answer.
+        /// The whole batches, in order, from the start of the answer.
         batches: Vec<BatchSpan>,
-        /// Why the batch after those is not sound, if the answer holds one.
+        /// Why what comes after them is not a batch, if there is anything.
         bad: Option<String>,
     },
 }
@@ -179,8 +179,8 @@ impl FollowerPartition {
                 accepted.bytes == 0 && self.log_start == self.queued_end && batch.next > self.queued_end;
             let refusal = if batch.base < accepted.end && !begins {
                 Some(format!("batch {} lies below the expected offset {}", batch.base, accepted.end))
-            } else if batch.epoch > self.leader_epoch || floor.is_some_and(|floor| batch.epoch < floor) {
-                Some(format!("batch {} has leader epoch {}, out of order", batch.base, batch.epoch.get()))
+            } else if batch.epoch > Some(self.leader_epoch) || batch.epoch < floor {
+                Some(format!("batch {} has leader epoch {:?}, out of order", batch.base, batch.epoch))
             } else {
                 None
             };
@@ -189,9 +189,9 @@ impl FollowerPartition {
                 break;
             }
             accepted.end = batch.next;
-            accepted.epoch = Some(batch.epoch);
+            accepted.epoch = batch.epoch;
             accepted.bytes += batch.bytes;
-            floor = Some(batch.epoch);
+            floor = batch.epoch;
         }
         debug_assert!(accepted.end >= self.queued_end, "never backwards");
         accepted

@@ -465,3 +465,41 @@ fn out_of_range_while_appends_are_under_way_waits_for_them() {
     let action = answer(&mut follower, 10_000, &AnswerFacts::Error(ErrorCode::OffsetOutOfRange));
     assert!(matches!(action, FollowerAction::AskOffsets { .. }));
 }
+
+#[test]
+fn an_append_that_the_log_refuses_voids_what_is_queued_behind_it() {
+    // The CRC of 10..14 is wrong; 15..19 was read ahead.
+    let mut follower = at_ten();
+    answer(&mut follower, 0, &records(30, 10, &[span(10, 15, 5)]));
+    answer(&mut follower, 1, &records(30, 10, &[span(15, 20, 5)]));
+    follower.on_append_refused(0, Some(epoch(5)), "CRC is wrong".to_owned(), millis(2), &mut random());
+    follower.on_appended(0, BATCH_BYTES as u64, offset(20));
+    assert_eq!(
+        (follower.log_end(), follower.fetch_offset(), follower.queued_bytes()),
+        (offset(10), offset(10), 0)
+    );
+    let FetchIntent::NotBefore(until) = follower.intent(millis(2)) else { panic!("waits") };
+    assert_eq!(ask(&follower, until.as_nanos() / 1_000_000 + 1).position.fetch_offset, offset(10));
+}
+
+#[test]
+fn a_log_start_is_asked_for_once() {
+    let mut follower = at_ten();
+    let snapshot = Snapshot { high_watermark: offset(10), log_start: offset(4), log_end: offset(10) };
+    let empty = AnswerFacts::Records { snapshot, batches: Vec::new(), bad: None };
+    answer(&mut follower, 0, &empty);
+    answer(&mut follower, 1, &empty);
+    assert_eq!(drain(&mut follower), [FollowerEffect::RaiseLogStart(offset(4))]);
+    follower.on_log_start(offset(4));
+    assert_eq!(ask(&follower, 2).log_start, offset(4));
+}
+
+#[test]
+fn a_filled_tail_is_acknowledged() {
+    let damaged = FollowerStart { damaged_from: Some(offset(4)), ..start(5, state(10, Some(5)), 10) };
+    let mut follower = FollowerPartition::new(config(), damaged).unwrap();
+    follower.on_damage(Some(offset(7)));
+    assert_eq!(follower.acknowledged(), offset(7));
+    follower.on_damage(None);
+    assert_eq!(follower.acknowledged(), offset(10));
+}

@@ -55,7 +55,7 @@ pub(super) fn follower(
 }
 
 pub(super) fn span(base: i64, next: i64, batch_epoch: i32) -> BatchSpan {
-    BatchSpan { base: offset(base), next: offset(next), epoch: epoch(batch_epoch), bytes: BATCH_BYTES }
+    BatchSpan { base: offset(base), next: offset(next), epoch: Some(epoch(batch_epoch)), bytes: BATCH_BYTES }
 }
 
 /// An answer of a leader whose log starts at 0.
@@ -113,7 +113,7 @@ impl TestLog {
 
     pub(super) fn append(&mut self, batches: &[BatchSpan]) {
         for batch in batches {
-            self.epochs.assign(batch.epoch, batch.base);
+            self.epochs.assign(batch.epoch.unwrap(), batch.base);
             self.batches.push(*batch);
         }
     }

@@ -1,6 +1,6 @@
 //! What happens to the follower's own log: appends, flushes, cuts, failures, and the bounds that follow from it.
 
-use highwater_types::{Incarnation, MonotonicTime, Offset, OffsetAndEpoch};
+use highwater_types::{Incarnation, LeaderEpoch, MonotonicTime, Offset, OffsetAndEpoch};
 
 use super::{CutPlan, FailureReason, FollowerEffect, FollowerPartition, LogState, Phase, cut_point};
 use crate::Randomness;
@@ -32,6 +32,38 @@ impl FollowerPartition {
         self.check_bounds();
     }
 
+    /// The log refused an append, whose batches fail their checks; nothing of it was written. What is queued behind it is
+    /// void as well. `last_epoch` is the newest entry of the log's epoch cache.
+    pub fn on_append_refused(
+        &mut self,
+        generation: u64,
+        last_epoch: Option<LeaderEpoch>,
+        message: String,
+        now: MonotonicTime,
+        randomness: &mut Randomness,
+    ) {
+        if generation != self.generation {
+            return;
+        }
+        self.generation += 1;
+        self.queued_end = self.log_end;
+        self.queued_bytes = 0;
+        self.last_fetched_epoch = last_epoch;
+        self.delay_or_fail(FailureReason::BadRecords(message), now, randomness);
+        debug_assert_ne!(self.generation, generation, "what was queued behind it is void");
+        self.check_bounds();
+    }
+
+    /// What is damaged changed: replication filled a lost tail, or a repair ended.
+    pub fn on_damage(&mut self, damaged_from: Option<Offset>) {
+        debug_assert!(
+            self.damaged_from.is_some() || damaged_from.is_none(),
+            "damage is found when a log is opened, which replaces it"
+        );
+        self.damaged_from = damaged_from;
+        self.check_bounds();
+    }
+
     /// The log start was raised.
     pub fn on_log_start(&mut self, log_start: Offset) {
         debug_assert!(log_start <= self.high_watermark, "not above the own high watermark (design.md 2)");
@@ -47,7 +79,9 @@ impl FollowerPartition {
         }
         self.incarnation = incarnation;
         self.damaged_from = damaged_from;
+        self.log_version += 1;
         self.adopt_log(log);
+        debug_assert_eq!(self.queued_end, log.log_end, "fetching goes on from the log's end");
         self.check_bounds();
     }
 
@@ -75,13 +109,19 @@ impl FollowerPartition {
             return CutPlan::Refused;
         }
         debug_assert!(end <= log.log_end, "a cut does not lengthen the log");
-        CutPlan::To { end, renew: self.acknowledged_sent.is_some_and(|sent| end < sent) }
+        CutPlan::To { end, renew: self.loses_acknowledged(end) }
+    }
+
+    /// Whether a log that ends at `end` lacks what this incarnation acknowledged in this leadership: it must be renewed then,
+    /// durably and before the next fetch (design.md 6.3).
+    #[must_use]
+    pub fn loses_acknowledged(&self, end: Offset) -> bool {
+        self.acknowledged_sent.is_some_and(|sent| end < sent)
     }
 
     /// Starts over from what the log says; queued appends and answers under way are void.
     pub(super) fn adopt_log(&mut self, log: LogState) {
         self.generation += 1;
-        self.log_version += 1;
         self.phase = Phase::Fetching;
         self.log_start = log.log_start;
         self.log_end = log.log_end;
@@ -91,6 +131,7 @@ impl FollowerPartition {
         self.last_fetched_epoch = log.last_epoch;
         self.high_watermark = self.high_watermark.clamp(log.log_start, log.log_end);
         self.heard_high_watermark = self.high_watermark;
+        self.log_start_asked = log.log_start;
         debug_assert!(self.high_watermark <= self.log_end, "the high watermark follows a cut (S43)");
         debug_assert!(self.flushed_end <= self.log_end, "so does the flushed end");
     }
@@ -103,7 +144,8 @@ impl FollowerPartition {
             self.effects.push_back(FollowerEffect::HighWatermarkAdvanced(self.high_watermark));
         }
         let start = self.leader_log_start.map_or(self.log_start, |start| start.min(self.high_watermark));
-        if start > self.log_start {
+        if start > self.log_start.max(self.log_start_asked) {
+            self.log_start_asked = start;
             self.effects.push_back(FollowerEffect::RaiseLogStart(start));
         }
         debug_assert!(self.high_watermark >= before, "falls only by truncation");

@@ -206,6 +206,8 @@ pub struct FollowerPartition {
     generation: u64,
     log_version: u64,
     log_start: Offset,
+    /// The log start that was asked for and not reported yet, if it is higher.
+    log_start_asked: Offset,
     log_end: Offset,
     flushed_end: Offset,
     queued_end: Offset,
@@ -261,6 +263,7 @@ impl FollowerPartition {
             generation: 0,
             log_version: 0,
             log_start: log.log_start,
+            log_start_asked: log.log_start,
             log_end: log.log_end,
             flushed_end: log.flushed_end,
             queued_end: log.log_end,
@@ -335,6 +338,12 @@ impl FollowerPartition {
     #[must_use]
     pub const fn queued_bytes(&self) -> u64 {
         self.queued_bytes
+    }
+
+    /// Whether something is in the log that is not flushed: under `fsync` it is not acknowledged until then.
+    #[must_use]
+    pub fn needs_flush(&self) -> bool {
+        self.flushed_end < self.log_end
     }
 
     /// Where the next fetch reads: the end of the append queue.
