@@ -42,6 +42,8 @@ async fn a_batch_holds_at_most_batch_max_jobs() {
     assert_eq!(batches.recv().await, Some(vec![0]));
     for job in 1..=5 {
         queue.push(job).await.unwrap();
+    }
+    for _ in 0..3 {
         open.send(()).unwrap();
     }
     assert_eq!(batches.recv().await, Some(vec![1, 2, 3]));
