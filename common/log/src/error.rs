@@ -164,7 +164,9 @@ pub enum OpenError {
         found: TopicId,
     },
     /// A directory to adopt is damaged (design.md 2, *Adoption*).
-    #[error("{file} is damaged at byte {position} ({reason}), and valid batches follow: it cannot be adopted")]
+    #[error(
+        "{file} is damaged at byte {position} ({reason}), and valid batches follow: it cannot be adopted"
+    )]
     Damaged {
         /// The segment file.
         file: String,

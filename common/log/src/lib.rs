@@ -8,12 +8,19 @@ pub mod checkpoint;
 mod config;
 mod disk_id;
 mod error;
+mod index;
+mod listing;
 mod lock;
 mod log;
 mod meta_properties;
+mod names;
 mod range;
 mod report;
+mod segment;
+mod segments;
+mod side_file;
 pub mod storage;
+mod walk;
 
 pub use boot_id::boot_id;
 pub use buffer_pool::{BufferPool, ReadBuffer};
@@ -22,8 +29,8 @@ pub use disk_id::{DISK_ID_FILE, DiskIdFile};
 pub use error::{AppendError, LogError, OpenError, ReadError, Unusable};
 pub use lock::{LockGuard, PartitionLocks};
 pub use log::{
-    CutOrder, FollowerAppend, LeaderAppend, Log, LogPositions, LogRead, OnDamage, OpenOptions, ReadLimits,
-    Retained, TimestampHit, Truncated,
+    CutOrder, FollowerAppend, LeaderAppend, Log, LogPositions, LogRead, LogSnapshot, OnDamage, OpenOptions,
+    ReadLimits, Retained, TimestampHit, Truncated,
 };
 pub use meta_properties::{META_PROPERTIES_FILE, MetaProperties, MetaPropertiesError};
 pub use range::OffsetRange;

@@ -1,200 +1,197 @@
 //! One partition's log.
 //!
 //! What must hold:
-//! - `log_start ≤ flushed ≤ log_end`; they, the segments, and the epoch cache change together, in one view.
+//! - `log_start ≤ log_end` and `flushed ≤ log_end`; they, the segments, and the epoch cache change together, in one view.
 //! - One writer at a time (`writer`); readers take a view and never wait for it.
 //! - A batch is in the log as a whole or not at all. A bad batch is never written.
-//! - A truncation raises the generation before it touches a byte: what was read or flushed under an older generation counts
-//!   for nothing (design.md 2).
+//! - A truncation publishes the lower end and a higher generation before it touches a byte: what was read or flushed under
+//!   an older generation counts for nothing (design.md 2).
 //! - After a failed append, flush, or truncation nothing is changed any more until the log is opened again (KAFKA-10778).
+//! - Lock order: `writer`, `flushing`, `unflushed`, `persisted`, `publishing`; only the first three are held across writes of
+//!   records, and no reader takes any of them.
 //!
 //! Deliberately absent: the high watermark (callers pass it in: it belongs to the replica), clocks, randomness, threads.
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use bytes::Bytes;
+use arc_swap::ArcSwap;
 use highwater_types::{
-    Incarnation, LeaderEpoch, LeaderEpochCache, Offset, OffsetAndEpoch, PartitionEpoch, TopicIdPartition, TopicPartition,
+    LeaderEpoch, LeaderEpochCache, Offset, OffsetAndEpoch, TopicId, TopicIdPartition, TopicPartition,
     WallTime,
 };
+use parking_lot::Mutex;
+use uuid::Uuid;
 
-use crate::{
-    AppendError, Damage, HighWatermark, LogConfig, LogError, OffsetRange, OpenError, OpenReport, ReadError, Storage,
-    Unusable,
-};
+use crate::segments::View;
+use crate::{BufferPool, Damage, LockGuard, LogConfig, Storage, StorageError, Unusable};
 
+mod append;
+mod damage;
+mod epochs;
+mod flush;
+mod index_cache;
+mod open;
 mod outcome;
+mod persisted;
+mod read;
+mod recover;
+mod recover_epochs;
+mod retention;
+mod snapshot;
+mod timestamps;
+mod truncate;
+mod write;
+
+use flush::Unflushed;
+use index_cache::IndexCache;
+use persisted::Persisted;
 
 pub use outcome::{
-    CutOrder, FollowerAppend, LeaderAppend, LogPositions, LogRead, OnDamage, OpenOptions, ReadLimits, Retained,
-    TimestampHit, Truncated,
+    CutOrder, FollowerAppend, LeaderAppend, LogPositions, LogRead, OnDamage, OpenOptions, ReadLimits,
+    Retained, TimestampHit, Truncated,
 };
+pub use snapshot::LogSnapshot;
 
-/// One partition's log on a storage.
+/// One partition's log on a storage. All methods take `&self`; changes queue up behind each other, reads behind nothing.
 #[derive(Debug)]
 pub struct Log<S: Storage> {
     storage: S,
+    dir: Arc<Path>,
+    partition: TopicPartition,
+    topic_id: TopicId,
+    boot_id: Uuid,
+    config: ArcSwap<LogConfig>,
+    view: ArcSwap<View<S>>,
+    publishing: Mutex<()>,
+    writer: Mutex<Writer>,
+    flushing: Mutex<()>,
+    unflushed: Mutex<Unflushed<S>>,
+    persisted: Mutex<Persisted<S>>,
+    failed: OnceLock<Unusable>,
+    closed: AtomicBool,
+    index_cache: IndexCache<S>,
+    read_buffers: BufferPool,
+    /// Held as long as the log is open.
+    lock: Mutex<Option<LockGuard>>,
 }
 
-#[allow(unused_variables, missing_docs, clippy::missing_errors_doc, reason = "signatures only, filled in next")]
+/// What only the writer needs to know.
+#[derive(Debug)]
+struct Writer {
+    /// When the first batch of the active segment was appended; by the local clock, since timestamps are anybody's.
+    active_since: WallTime,
+}
+
 impl<S: Storage> Log<S> {
-    /// Opens (or creates) `<data_dir>/<topic>-<partition>`: recovers, flushes, and reports everything it found.
-    pub fn open(
-        storage: S,
-        data_dir: &Path,
-        partition: TopicPartition,
-        options: OpenOptions,
-    ) -> Result<(Self, OpenReport), OpenError> {
-        unimplemented!()
-    }
+    /// The partition, by name.
     pub fn partition(&self) -> &TopicPartition {
-        unimplemented!()
+        &self.partition
     }
+
+    /// The partition, by the topic's identity.
     pub fn id(&self) -> TopicIdPartition {
-        unimplemented!()
+        TopicIdPartition::new(self.topic_id, self.partition.partition)
     }
+
+    /// The partition's directory.
     pub fn directory(&self) -> &Path {
-        unimplemented!()
+        &self.dir
     }
+
+    /// The positions, all of one moment.
     pub fn positions(&self) -> LogPositions {
-        unimplemented!()
+        self.view.load().positions()
     }
+
+    /// The first offset that is kept.
     pub fn log_start(&self) -> Offset {
-        unimplemented!()
+        self.view.load().log_start
     }
+
+    /// The offset that the next record gets.
     pub fn log_end(&self) -> Offset {
-        unimplemented!()
+        self.view.load().log_end
     }
+
+    /// Everything below is flushed.
     pub fn flushed(&self) -> Offset {
-        unimplemented!()
+        self.view.load().flushed
     }
+
+    /// The settings.
     pub fn config(&self) -> Arc<LogConfig> {
-        unimplemented!()
+        self.config.load_full()
     }
+
+    /// Changes the settings from the next append on. The durability stays: it is fixed at creation.
     pub fn set_config(&self, config: LogConfig) {
-        unimplemented!()
+        let durability = self.config.load().durability;
+        self.config.store(Arc::new(LogConfig { durability, ..config }));
     }
-    /// `Err` once the log takes no more changes.
-    pub fn usable(&self) -> Result<(), Unusable> {
-        unimplemented!()
-    }
-    /// Appends validated batches: each input holds one or more whole batches; offsets and the epoch are stamped on the way
-    /// to the disk, the inputs are not changed.
-    pub fn append_as_leader(
-        &self,
-        inputs: &[Bytes],
-        epoch: LeaderEpoch,
-        now: WallTime,
-    ) -> Result<LeaderAppend, AppendError> {
-        unimplemented!()
-    }
-    /// Appends the leader's bytes exactly as they came, after every batch was checked.
-    pub fn append_as_follower(
-        &self,
-        records: &[u8],
-        request_epoch: LeaderEpoch,
-        now: WallTime,
-    ) -> Result<FollowerAppend, AppendError> {
-        unimplemented!()
-    }
-    pub fn read(&self, from: Offset, limits: ReadLimits) -> Result<LogRead, ReadError> {
-        unimplemented!()
-    }
-    /// How many bytes the log holds from the batch with `from` up to `to`; an estimate that asks no disk.
-    pub fn bytes_between(&self, from: Offset, to: Offset) -> u64 {
-        unimplemented!()
-    }
-    /// Flushes what was appended before the call; `flushed` of the answer is what is flushed in its generation.
-    pub fn flush(&self) -> Result<LogPositions, LogError> {
-        unimplemented!()
-    }
-    /// Cuts everything at and after `target`. `high_watermark` is the replica's now: what is cut below it goes to a side file.
-    pub fn truncate_to(
-        &self,
-        target: Offset,
-        high_watermark: Offset,
-        order: CutOrder,
-    ) -> Result<Truncated, LogError> {
-        unimplemented!()
-    }
-    /// Removes everything and starts an empty log at `start` (S44).
-    pub fn truncate_fully_and_start_at(
-        &self,
-        start: Offset,
-        high_watermark: Offset,
-        order: CutOrder,
-    ) -> Result<Truncated, LogError> {
-        unimplemented!()
-    }
-    /// Raises the log start (never lowers it) and removes the segments below.
-    pub fn raise_log_start(&self, to: Offset) -> Result<LogPositions, LogError> {
-        unimplemented!()
-    }
-    /// Removes the oldest closed segments below `high_watermark` by age and size. Only leaders call it.
-    pub fn apply_retention(&self, high_watermark: Offset, now: WallTime) -> Result<Retained, LogError> {
-        unimplemented!()
-    }
-    /// The first record below `upper` whose timestamp is `timestamp` or later.
-    pub fn offset_for_timestamp(
-        &self,
-        timestamp: WallTime,
-        upper: Offset,
-    ) -> Result<Option<TimestampHit>, ReadError> {
-        unimplemented!()
-    }
+
+    /// The leaderships that the log holds (S36, S37).
     pub fn epochs(&self) -> Arc<LeaderEpochCache> {
-        unimplemented!()
+        Arc::clone(&self.view.load().epochs)
     }
-    /// Where `epoch` ends (S37), from one view of cache and log end.
+
+    /// Where `epoch` ends (S37), from one view of epoch cache and log end. `None` = undefined.
     pub fn end_offset_for(&self, epoch: LeaderEpoch) -> Option<OffsetAndEpoch> {
-        unimplemented!()
+        let view = self.view.load();
+        view.epochs.end_offset_for(epoch, view.log_end)
     }
-    /// A leadership begins at the log end (S36); durable before it returns. Returns its start offset.
-    pub fn assign_epoch(&self, epoch: LeaderEpoch) -> Result<Offset, LogError> {
-        unimplemented!()
-    }
-    /// Notes epochs that this replica is about to work under (design.md 6.5): a risen leader epoch is durable on return.
-    pub fn note_epochs(&self, leader: LeaderEpoch, partition: PartitionEpoch) -> Result<(), LogError> {
-        unimplemented!()
-    }
-    pub fn highest_epochs(&self) -> (Option<LeaderEpoch>, Option<PartitionEpoch>) {
-        unimplemented!()
-    }
-    pub fn incarnation(&self) -> Incarnation {
-        unimplemented!()
-    }
-    /// Replaces the incarnation, durably.
-    pub fn renew_incarnation(&self, incarnation: Incarnation) -> Result<(), LogError> {
-        unimplemented!()
-    }
-    /// Writes high watermark, log start and recovery point, unsynced; for the once-a-second pass. `false` = nothing moved.
-    pub fn write_checkpoint_lazy(&self, high_watermark: HighWatermark) -> Result<bool, LogError> {
-        unimplemented!()
-    }
-    /// The same, durable on return.
-    pub fn write_checkpoint(&self, high_watermark: HighWatermark) -> Result<(), LogError> {
-        unimplemented!()
-    }
+
     /// What is damaged, as of now.
-    pub fn damage(&self) -> Arc<[Damage]> {
-        unimplemented!()
+    pub fn damage(&self) -> Vec<Damage> {
+        self.view.load().damage.iter().map(|d| d.damage.clone()).collect()
     }
-    /// Puts batches read from the leader in the place of a damaged range (not one at the end of the log).
-    pub fn repair(&self, range: OffsetRange, records: &[u8]) -> Result<(), AppendError> {
-        unimplemented!()
+
+    /// Whether the log takes changes.
+    ///
+    /// # Errors
+    /// Why it does not any more.
+    pub fn usable(&self) -> Result<(), Unusable> {
+        if self.closed.load(Ordering::SeqCst) {
+            return Err(Unusable::Closed);
+        }
+        self.failed.get().map_or(Ok(()), |failed| Err(failed.clone()))
     }
-    /// For a leader that stands alone: raises the log end over a lost tail, so that its offsets are not used again. Returns
-    /// the log end.
-    pub fn pass_over_lost_tail(&self) -> Result<Offset, LogError> {
-        unimplemented!()
+
+    /// Closes the log as it is: nothing is flushed, nothing is marked clean. For a log that failed and is to be opened again;
+    /// everybody who still has this one gets errors from now on. Returns the partition's lock, so that it can be opened again
+    /// without anybody coming between; `None` when the log was closed before.
+    pub fn abandon(&self) -> Option<LockGuard> {
+        // Whoever changes or flushes files finishes first, so that a log that is opened next is alone with them.
+        let _writer = self.writer.lock();
+        let _flushing = self.flushing.lock();
+        let _persisted = self.persisted.lock();
+        self.closed.store(true, Ordering::SeqCst);
+        assert_eq!(self.usable(), Err(Unusable::Closed), "a closed log stays closed");
+        self.lock.lock().take()
     }
-    /// Flushes everything, marks the log clean, and closes it.
-    pub fn close_clean(&self, high_watermark: HighWatermark) -> Result<(), LogError> {
-        unimplemented!()
+
+    /// Replaces the view. `change` gets the present one.
+    fn publish(&self, change: impl FnOnce(&View<S>) -> View<S>) -> Arc<View<S>> {
+        let _publishing = self.publishing.lock();
+        let new = Arc::new(change(&self.view.load()));
+        new.check();
+        self.view.store(Arc::clone(&new));
+        new
     }
-    /// Closes the log without flushing: for a failed log that is opened again. Readers get errors from now on.
-    pub fn abandon(&self) {
-        unimplemented!()
+
+    /// No more changes; the first failure is the one that is told.
+    fn fail(&self, failed: impl FnOnce(Arc<str>) -> Unusable, error: &StorageError) {
+        let failed = failed(error.to_string().into());
+        tracing::error!(partition = %self.partition, reason = %failed, "log failed");
+        // A second failure changes nothing.
+        drop(self.failed.set(failed));
+        assert!(self.usable().is_err(), "a failed log is not usable");
     }
 }
+
+#[cfg(test)]
+mod append_test;
+#[cfg(test)]
+pub(crate) mod fixture_test;

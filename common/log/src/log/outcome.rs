@@ -4,7 +4,7 @@ use bytes::Bytes;
 use highwater_types::{Incarnation, LeaderEpoch, Offset, TopicId, WallTime};
 use uuid::Uuid;
 
-use crate::{LogConfig, OffsetRange};
+use crate::{BufferPool, LogConfig, OffsetRange};
 
 /// How to open a log.
 #[derive(Clone, Debug)]
@@ -19,6 +19,8 @@ pub struct OpenOptions {
     pub new_incarnation: Incarnation,
     /// What damage means for the incarnation.
     pub on_damage: OnDamage,
+    /// Where reads get their buffers from; shared by the logs of a program.
+    pub read_buffers: BufferPool,
     /// The time now: stands in for what the disk does not tell (when the active segment was begun).
     pub now: WallTime,
 }

@@ -1,0 +1,136 @@
+//! Flushing: what was appended before the call becomes durable; appends and reads go on meanwhile.
+//!
+//! What must hold:
+//! - Whoever writes notes the segment *before* the write, so a flush that sees a log end knows every file below it.
+//! - A flush that a truncation overtook acknowledges nothing: it publishes only into the generation that it began in.
+//! - A failed flush is final (design.md 2): the kernel may have dropped what it could not write and call the next flush a
+//!   success. So the log fails, and what was not flushed is cut: nothing that may be gone is ever believed again.
+
+use std::sync::Arc;
+
+use highwater_types::Offset;
+
+use super::Log;
+use crate::segment::Segment;
+use crate::segments::View;
+use crate::{LogError, LogPositions, Storage, StorageFile, StorageResult, Unusable};
+
+/// What has to be flushed. Taken as a whole by a flush.
+#[derive(Debug)]
+pub(super) struct Unflushed<S: Storage> {
+    /// Segments with unflushed records, oldest first.
+    segments: Vec<Arc<Segment<S>>>,
+    /// Closed segments whose index files are unflushed.
+    closed: Vec<Arc<Segment<S>>>,
+    /// Whether names in the directory are unflushed.
+    directory: bool,
+}
+
+impl<S: Storage> Unflushed<S> {
+    pub(super) const fn nothing() -> Self {
+        Self { segments: Vec::new(), closed: Vec::new(), directory: false }
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.segments.is_empty() && self.closed.is_empty() && !self.directory
+    }
+
+    fn sync(&self, log: &Log<S>) -> StorageResult<()> {
+        for segment in &self.segments {
+            segment.file().sync_data()?;
+        }
+        for segment in &self.closed {
+            segment.sync_indexes()?;
+        }
+        if self.directory { log.storage.sync_dir(&log.dir) } else { Ok(()) }
+    }
+}
+
+impl<S: Storage> Log<S> {
+    /// Flushes what was appended before the call. `flushed` of the answer is what is flushed now; after a truncation meanwhile
+    /// that is less than this call flushed, and `generation` tells.
+    ///
+    /// # Errors
+    /// What the disk says. Then the log takes no more changes, and ends at the last good flush.
+    pub fn flush(&self) -> Result<LogPositions, LogError> {
+        match self.flush_uncut() {
+            Err(LogError::Storage(error)) => {
+                let _writer = self.writer.lock();
+                self.cut_unflushed();
+                Err(error.into())
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Flushes; a failure makes the log unusable, and the caller, who can take the writer, cuts.
+    pub(super) fn flush_uncut(&self) -> Result<LogPositions, LogError> {
+        let _flushing = self.flushing.lock();
+        self.usable()?;
+        // The view first: whatever it holds was noted as unflushed before it was published, or was flushed already.
+        let before = self.view.load_full();
+        let unflushed = std::mem::replace(&mut *self.unflushed.lock(), Unflushed::nothing());
+        if unflushed.is_nothing() && before.flushed == before.log_end {
+            return Ok(before.positions());
+        }
+        if let Err(error) = unflushed.sync(self) {
+            self.fail(Unusable::FlushFailed, &error);
+            return Err(error.into());
+        }
+        let after = self.publish(|view| {
+            let overtaken = view.generation != before.generation;
+            let flushed = if overtaken { view.flushed } else { view.flushed.max(before.log_end) };
+            View { flushed, ..view.clone() }
+        });
+        debug_assert!(
+            after.generation != before.generation || after.flushed >= before.log_end,
+            "what was appended before is flushed"
+        );
+        Ok(after.positions())
+    }
+
+    /// A segment is about to be written.
+    pub(super) fn note_written(&self, segment: &Arc<Segment<S>>) {
+        let mut unflushed = self.unflushed.lock();
+        if !unflushed.segments.iter().any(|s| Arc::ptr_eq(s, segment)) {
+            unflushed.segments.push(Arc::clone(segment));
+        }
+        debug_assert!(!unflushed.is_nothing(), "the next flush flushes the segment");
+    }
+
+    /// A segment was created, and perhaps another one closed.
+    pub(super) fn note_created(&self, closed: Option<&Arc<Segment<S>>>) {
+        let mut unflushed = self.unflushed.lock();
+        unflushed.directory = true;
+        unflushed.closed.extend(closed.cloned());
+        debug_assert!(!unflushed.is_nothing(), "the next flush flushes the directory");
+    }
+
+    /// Segments were removed: their files need no flush any more.
+    pub(super) fn forget_unflushed(&self, is_removed: impl Fn(Offset) -> bool) {
+        let mut unflushed = self.unflushed.lock();
+        unflushed.segments.retain(|s| !is_removed(s.base()));
+        unflushed.closed.retain(|s| !is_removed(s.base()));
+    }
+
+    /// After a failed flush, by whoever holds the writer: cuts what was not flushed, as far as the disk lets us.
+    pub(super) fn cut_unflushed(&self) {
+        assert!(self.usable().is_err(), "only a failed log is cut without a truncation");
+        let view = self.view.load_full();
+        if view.flushed >= view.log_end {
+            return;
+        }
+        match self.cut_point(&view, view.flushed).map(|point| self.cut(&view, &point)) {
+            Ok(Ok(after)) => {
+                debug_assert!(after.log_end <= view.flushed, "nothing unflushed is left");
+                tracing::error!(partition = %self.partition, from = %view.log_end, to = %after.log_end, "cut what could not be flushed");
+            }
+            Ok(Err(error)) => {
+                tracing::error!(partition = %self.partition, %error, "could not cut what could not be flushed")
+            }
+            Err(error) => {
+                tracing::error!(partition = %self.partition, %error, "could not cut what could not be flushed")
+            }
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! What the log remembers beside the records: the checkpoint slots and the epoch cache's file.
+//!
+//! What must hold:
+//! - Before the first append after an open, the clean mark is removed and the boot id stored, durably.
+//! - Before a truncation touches a byte, no position in the checkpoint is above its target, durably; and until it is done, no
+//!   periodic write raises one again (`ceiling`).
+//! - Under `fsync` the high watermark written is at most the flushed end (design.md 2).
+
+use highwater_types::{Durability, Incarnation, LeaderEpoch, Offset, PartitionEpoch};
+
+use super::Log;
+use crate::checkpoint::{CheckpointFile, CheckpointState};
+use crate::segments::View;
+use crate::{HighWatermark, LogError, Storage, StorageResult};
+
+#[derive(Debug)]
+pub(super) struct Persisted<S: Storage> {
+    pub(super) file: CheckpointFile<S>,
+    pub(super) state: CheckpointState,
+    /// Whether the state says that this boot has the log open, unclean.
+    pub(super) marked_open: bool,
+    /// Nothing is written above this while a truncation is under way.
+    pub(super) ceiling: Option<Offset>,
+}
+
+impl<S: Storage> Persisted<S> {
+    fn write_durable(&mut self, change: impl FnOnce(&mut CheckpointState)) -> StorageResult<()> {
+        let mut state = self.state.clone();
+        change(&mut state);
+        if state != self.state {
+            self.file.write_durable(&state)?;
+            self.state = state;
+        }
+        Ok(())
+    }
+}
+
+impl<S: Storage> Log<S> {
+    /// The replica's incarnation on this disk (design.md 6.3).
+    pub fn incarnation(&self) -> Incarnation {
+        self.persisted.lock().state.incarnation
+    }
+
+    /// The highest leader and partition epoch that this directory has seen (design.md 6.5).
+    pub fn highest_epochs(&self) -> (Option<LeaderEpoch>, Option<PartitionEpoch>) {
+        let persisted = self.persisted.lock();
+        (persisted.state.highest_leader_epoch, persisted.state.highest_partition_epoch)
+    }
+
+    /// The high watermark as it was last written to the checkpoint.
+    pub fn checkpointed_high_watermark(&self) -> HighWatermark {
+        self.persisted.lock().state.high_watermark
+    }
+
+    /// Notes epochs that this replica is about to work under (design.md 6.5). A leader epoch that rose is durable on return;
+    /// a partition epoch alone need not be, since nobody works by an older one once a newer one was seen.
+    ///
+    /// # Errors
+    /// What the disk says; nothing may be done under the epoch then.
+    pub fn note_epochs(
+        &self,
+        leader: Option<LeaderEpoch>,
+        partition: PartitionEpoch,
+    ) -> Result<(), LogError> {
+        let mut persisted = self.persisted.lock();
+        self.refuse_when_closed()?;
+        let risen = persisted.state.highest_leader_epoch.max(leader);
+        if risen == persisted.state.highest_leader_epoch {
+            persisted.state.highest_partition_epoch =
+                persisted.state.highest_partition_epoch.max(Some(partition));
+            return Ok(());
+        }
+        persisted.write_durable(|state| {
+            state.highest_leader_epoch = risen;
+            state.highest_partition_epoch = state.highest_partition_epoch.max(Some(partition));
+        })?;
+        assert_eq!(persisted.state.highest_leader_epoch, risen, "the epoch is noted");
+        assert!(persisted.state.highest_partition_epoch >= Some(partition), "the partition epoch is noted");
+        Ok(())
+    }
+
+    /// Replaces the incarnation, durably (design.md 6.3). Allowed on a log that failed, too.
+    ///
+    /// # Errors
+    /// What the disk says; either incarnation may be found later.
+    pub fn renew_incarnation(&self, incarnation: Incarnation) -> Result<(), LogError> {
+        let mut persisted = self.persisted.lock();
+        self.refuse_when_closed()?;
+        let old = persisted.state.incarnation;
+        persisted.write_durable(|state| state.incarnation = incarnation)?;
+        assert_eq!(persisted.state.incarnation, incarnation, "the incarnation is stored");
+        tracing::info!(partition = %self.partition, %old, new = %incarnation, "incarnation renewed");
+        Ok(())
+    }
+
+    /// Writes high watermark, log start and recovery point, unsynced: for the pass over all partitions once a second.
+    /// `generation` is that of the log when the high watermark was read; after a truncation since then nothing is written.
+    /// Returns whether anything was.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn write_checkpoint_lazy(
+        &self,
+        high_watermark: HighWatermark,
+        generation: u64,
+    ) -> Result<bool, LogError> {
+        let mut persisted = self.persisted.lock();
+        self.refuse_when_closed()?;
+        let view = self.view.load();
+        if view.generation != generation {
+            return Ok(false);
+        }
+        let mut state = persisted.state.clone();
+        self.positions_into(&mut state, &view, high_watermark, persisted.ceiling);
+        if state == persisted.state {
+            return Ok(false);
+        }
+        let lowered = state.high_watermark.offset < persisted.state.high_watermark.offset
+            || state.recovery_point < persisted.state.recovery_point;
+        if lowered {
+            persisted.file.write_durable(&state)?
+        } else {
+            persisted.file.write_lazy(&state)?
+        }
+        persisted.state = state;
+        Ok(true)
+    }
+
+    /// The same, durable on return.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn write_checkpoint(&self, high_watermark: HighWatermark, generation: u64) -> Result<(), LogError> {
+        let mut persisted = self.persisted.lock();
+        self.refuse_when_closed()?;
+        let view = self.view.load();
+        if view.generation != generation {
+            return Ok(());
+        }
+        let mut state = persisted.state.clone();
+        self.positions_into(&mut state, &view, high_watermark, persisted.ceiling);
+        persisted.file.write_durable(&state)?;
+        persisted.state = state;
+        Ok(())
+    }
+
+    /// Flushes everything, writes the indexes, sets the clean mark and closes the log, which frees the partition's lock.
+    /// Nobody appends any more.
+    ///
+    /// # Errors
+    /// As [`Self::flush`]. The log is closed all the same, without the mark.
+    pub fn close_clean(&self, high_watermark: HighWatermark) -> Result<(), LogError> {
+        let outcome = self.close_flushed(high_watermark);
+        drop(self.abandon());
+        outcome
+    }
+
+    fn close_flushed(&self, high_watermark: HighWatermark) -> Result<(), LogError> {
+        let _writer = self.writer.lock();
+        self.usable()?;
+        self.flush_uncut()?;
+        let view = self.view.load_full();
+        assert_eq!(view.flushed, view.log_end, "nothing is appended while the writer is held");
+        view.active.segment.write_indexes(true)?;
+        self.store_epochs(&view.epochs)?;
+        let mut persisted = self.persisted.lock();
+        let mut state = persisted.state.clone();
+        self.positions_into(&mut state, &view, high_watermark, persisted.ceiling);
+        assert!(state.high_watermark.offset <= view.log_end, "the high watermark is within the log");
+        (state.clean, state.boot_id) = (true, Some(self.boot_id));
+        persisted.file.write_durable(&state)?;
+        persisted.state = state;
+        Ok(())
+    }
+
+    /// What a checkpoint says of the view's positions.
+    fn positions_into(
+        &self,
+        state: &mut CheckpointState,
+        view: &View<S>,
+        high_watermark: HighWatermark,
+        ceiling: Option<Offset>,
+    ) {
+        let below = |offset: Offset| ceiling.map_or(offset, |ceiling| offset.min(ceiling));
+        let end = match self.config.load().durability {
+            Durability::Fsync => view.flushed,
+            Durability::PageCache => view.log_end,
+        };
+        state.recovery_point = below(view.flushed);
+        state.high_watermark =
+            HighWatermark { offset: below(high_watermark.offset.min(end)), epoch: high_watermark.epoch };
+        state.log_start = below(view.log_start.max(state.log_start));
+    }
+
+    /// Before the first append after an open: the clean mark is removed and the boot id stored, durably (design.md 2).
+    pub(super) fn mark_open(&self) -> StorageResult<()> {
+        let mut persisted = self.persisted.lock();
+        if !persisted.marked_open {
+            let boot_id = Some(self.boot_id);
+            persisted.write_durable(|state| (state.clean, state.boot_id) = (false, boot_id))?;
+            persisted.marked_open = true;
+        }
+        debug_assert!(!persisted.state.clean, "the clean mark is gone");
+        Ok(())
+    }
+
+    /// Before a truncation: no position is above `end` any more, durably, until [`Self::lift_ceiling`].
+    pub(super) fn lower_checkpoint(
+        &self,
+        end: Offset,
+        log_start: Offset,
+        renew: Option<Incarnation>,
+    ) -> StorageResult<()> {
+        let mut persisted = self.persisted.lock();
+        let boot_id = Some(self.boot_id);
+        persisted.write_durable(|state| {
+            state.recovery_point = state.recovery_point.min(end);
+            state.high_watermark.offset = state.high_watermark.offset.min(end);
+            state.log_start = log_start;
+            state.incarnation = renew.unwrap_or(state.incarnation);
+            state.lost_ranges.retain_mut(|range| {
+                range.end = range.end.min(end);
+                !range.is_empty()
+            });
+            (state.clean, state.boot_id) = (false, boot_id);
+        })?;
+        persisted.marked_open = true;
+        persisted.ceiling = Some(end);
+        assert!(persisted.state.recovery_point <= end, "the recovery point is lowered");
+        assert!(persisted.state.high_watermark.offset <= end, "the high watermark is lowered");
+        Ok(())
+    }
+
+    pub(super) fn lift_ceiling(&self) {
+        self.persisted.lock().ceiling = None;
+    }
+
+    /// Before segments are removed at the start: the new log start, durably.
+    pub(super) fn store_log_start(&self, log_start: Offset) -> StorageResult<()> {
+        let mut persisted = self.persisted.lock();
+        persisted.write_durable(|state| state.log_start = state.log_start.max(log_start))?;
+        debug_assert!(persisted.state.log_start >= log_start, "the log start is stored");
+        Ok(())
+    }
+
+    /// Replaces the lost ranges, durably.
+    pub(super) fn store_lost_ranges(&self, ranges: &[crate::OffsetRange]) -> StorageResult<()> {
+        self.persisted.lock().write_durable(|state| {
+            state.lost_ranges.clear();
+            for range in ranges {
+                state.add_lost_range(*range);
+            }
+        })
+    }
+
+    pub(super) fn refuse_when_closed(&self) -> Result<(), crate::Unusable> {
+        if self.closed.load(std::sync::atomic::Ordering::SeqCst) {
+            Err(crate::Unusable::Closed)
+        } else {
+            Ok(())
+        }
+    }
+}

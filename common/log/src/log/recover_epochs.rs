@@ -1,0 +1,93 @@
+//! The epoch cache of a log that is being opened: its file, as far as the batches confirm it (KAFKA-15608).
+//!
+//! A leadership that appended nothing is known from the file only, so the file is kept where it does not contradict the log,
+//! and made again from the batches where it does, or is missing.
+
+use std::path::Path;
+
+use highwater_types::{LeaderEpochCache, Offset};
+
+use super::recover::EpochRun;
+use crate::Repair;
+use crate::checkpoint::{LoadedEpochs, read_leader_epochs};
+use crate::segments::SegmentRef;
+use crate::storage::{Storage, StorageResult};
+use crate::walk::{Check, Walk};
+
+/// The epoch cache, and what had to be done for it.
+#[derive(Debug)]
+pub(super) struct RecoveredEpochs {
+    pub(super) epochs: LeaderEpochCache,
+    /// Whether the file says something else.
+    pub(super) changed: bool,
+    pub(super) repair: Option<Repair>,
+}
+
+/// `runs` are the epochs that were met in the part of the log that was read.
+pub(super) fn recover<S: Storage>(
+    storage: &S,
+    dir: &Path,
+    segments: &[SegmentRef<S>],
+    runs: &[EpochRun],
+    log_end: Offset,
+    log_start: Offset,
+) -> StorageResult<RecoveredEpochs> {
+    let (stored, wrong) = match read_leader_epochs(storage, dir)? {
+        LoadedEpochs::Whole(stored) => (stored, None),
+        LoadedEpochs::Absent => (LeaderEpochCache::new(), Some("missing".to_owned())),
+        LoadedEpochs::Damaged { salvaged, reason } => (salvaged, Some(reason)),
+    };
+    let is_empty = segments.iter().all(|s| s.len == 0);
+    let wrong = wrong.or_else(|| contradiction(&stored, runs));
+    let mut epochs = stored.clone();
+    // What began beyond the end was cut. What began at the end stays: a leadership that appended nothing (S36).
+    epochs.truncate_from_end(log_end.next());
+    let mut repair = None;
+    if let Some(reason) = wrong.filter(|_| !is_empty || !runs.is_empty()) {
+        epochs = from_batches(segments, &epochs)?;
+        epochs.truncate_from_end(log_end.next());
+        repair = Some(Repair::EpochCacheRebuilt { reason });
+    }
+    epochs.truncate_from_start(log_start);
+    debug_assert!(
+        epochs.latest().is_none_or(|latest| latest.start <= log_end),
+        "nothing begins beyond the end"
+    );
+    Ok(RecoveredEpochs { changed: epochs != stored, epochs, repair })
+}
+
+/// Where the file says something else than the batches.
+fn contradiction(stored: &LeaderEpochCache, runs: &[EpochRun]) -> Option<String> {
+    let differs = |run: &&EpochRun| {
+        [run.first, run.last].iter().any(|offset| stored.epoch_at(*offset) != Some(run.epoch))
+    };
+    let run = runs.iter().find(differs)?;
+    Some(format!("the batches from offset {} to {} are of epoch {}", run.first, run.last, run.epoch))
+}
+
+/// Makes the cache from the headers of all batches; keeps what the old one knows of later leaderships without a batch.
+fn from_batches<S: Storage>(
+    segments: &[SegmentRef<S>],
+    old: &LeaderEpochCache,
+) -> StorageResult<LeaderEpochCache> {
+    let mut epochs = LeaderEpochCache::new();
+    let mut last = None;
+    for entry in segments {
+        let mut walk = Walk::new(entry.segment.file(), Check::Header, 0, entry.len);
+        // Damage ends the walk through a segment; the next one goes on.
+        while let Some(Ok(batch)) = walk.next()? {
+            let latest = epochs.latest().map(|entry| entry.epoch);
+            if let Some(epoch) = batch.header.leader_epoch().filter(|epoch| Some(*epoch) > latest) {
+                epochs.assign(epoch, batch.header.base_offset());
+            }
+            last = Some(batch.header.base_offset());
+        }
+    }
+    for entry in old.entries() {
+        let is_later = epochs.latest().is_none_or(|latest| entry.epoch > latest.epoch);
+        if is_later && Some(entry.start) > last {
+            epochs.assign(entry.epoch, entry.start);
+        }
+    }
+    Ok(epochs)
+}
