@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_coordination::ClusterView;
+use highwater_node::grpc::Deadline;
 use highwater_proto::v1;
 use highwater_protocol::fetch::TopicRef;
 use highwater_types::{Endpoint, ErrorCode, NodeId, PartitionRecord, Program, ReplicationError, TopicRecord};
@@ -17,7 +18,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::deadline::before_deadline;
+use crate::fetch::before;
 use crate::registry::resolve_topic;
 
 /// The longest wait that a DescribeCluster gets, whatever it asks for.
@@ -55,9 +56,9 @@ impl ClusterDescriber {
         &self,
         known: Option<u64>,
         max_wait: Duration,
-        deadline: Option<Instant>,
+        deadline: Option<Deadline>,
     ) -> Result<v1::DescribeClusterResponse, ReplicationError> {
-        let until = Instant::now() + before_deadline(max_wait.min(MAX_DESCRIBE_WAIT), deadline);
+        let until = Instant::now() + before(deadline, max_wait.min(MAX_DESCRIBE_WAIT));
         let mut view = self.view.clone();
         let mut session = self.holds_session.clone();
         loop {

@@ -13,12 +13,10 @@
 //! | [`offsets`] | ListOffsets and OffsetsForLeaderEpoch |
 //! | [`read_records`] | decoded records for people |
 //! | [`describe`] | DescribeCluster and DescribeTopics |
-//! | [`deadline`] | the layer that tells handlers when their caller gives up |
+//! | [`volume`] | taking a data directory into use |
 //!
 //! Deliberately absent: appends, elections, the programs' own services.
 
-mod clock;
-pub mod deadline;
 pub mod describe;
 pub mod fetch;
 pub mod host;
@@ -28,8 +26,9 @@ pub mod read_records;
 pub mod registry;
 #[cfg(test)]
 mod test_replica;
+pub mod volume;
 
-pub use clock::Clock;
 pub use host::{HostedReplica, Located, PartitionHost, ReplicaFacts};
 pub use purgatory::FetchPurgatory;
 pub use registry::{Hosting, Registry};
+pub use volume::Volume;

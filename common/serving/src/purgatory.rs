@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 
+use highwater_node::MonotonicClock;
 use highwater_protocol::delayed_fetch::{DelayedFetch, FetchCompletion};
 use highwater_protocol::fetch::{FetchPartition, Requester};
 use highwater_protocol::purgatory::{Purgatory, WaitId};
@@ -18,7 +19,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Clock, HostedReplica};
+use crate::HostedReplica;
 
 /// A partition that a parked fetch waits on.
 #[derive(Debug)]
@@ -48,7 +49,7 @@ impl Parked {
 /// The parked fetches of this program.
 #[derive(Debug)]
 pub struct FetchPurgatory {
-    clock: Clock,
+    clock: MonotonicClock,
     parked: Mutex<Purgatory<TopicIdPartition, Parked>>,
     draining: CancellationToken,
 }
@@ -56,7 +57,7 @@ pub struct FetchPurgatory {
 impl FetchPurgatory {
     /// An empty purgatory.
     #[must_use]
-    pub fn new(clock: Clock) -> Self {
+    pub fn new(clock: MonotonicClock) -> Self {
         Self { clock, parked: Mutex::new(Purgatory::new()), draining: CancellationToken::new() }
     }
 

@@ -10,16 +10,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use highwater_node::MonotonicClock;
 use highwater_protocol::delayed_fetch::{DelayedFetch, FetchCompletion, ParkedPartition};
 use highwater_protocol::fetch::{FetchPartition, FetchRequest, ReadPlan, Requester};
 use highwater_types::ReplicationError;
 use tower::{Layer, Service};
 
-use super::{Fetch, Planned, PlannedPartition};
-use crate::deadline::before_deadline;
+use super::{Fetch, Planned, PlannedPartition, before};
 use crate::purgatory::{FetchPurgatory, Watched};
 use crate::registry::with_hint;
-use crate::{Clock, HostedReplica, PartitionHost};
+use crate::{HostedReplica, PartitionHost};
 
 /// Puts the long poll in front of the stage that reads.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ pub struct LongPollLayer {
 struct Shared {
     host: Arc<dyn PartitionHost>,
     purgatory: Arc<FetchPurgatory>,
-    clock: Clock,
+    clock: MonotonicClock,
     max_wait: Duration,
 }
 
@@ -41,7 +41,7 @@ impl LongPollLayer {
     pub fn new(
         host: Arc<dyn PartitionHost>,
         purgatory: Arc<FetchPurgatory>,
-        clock: Clock,
+        clock: MonotonicClock,
         max_wait: Duration,
     ) -> Self {
         Self { context: Arc::new(Shared { host, purgatory, clock, max_wait }) }
@@ -153,7 +153,7 @@ impl Shared {
             });
             watched.push(Watched { replica: Arc::clone(replica), request: asked.clone() });
         }
-        let wait = before_deadline(request.max_wait.min(self.max_wait), fetch.deadline);
+        let wait = before(fetch.deadline, request.max_wait.min(self.max_wait));
         let mut delayed = DelayedFetch::new(requester, request.min_bytes, wait, self.clock.now(), parked);
         let probed = watched
             .iter()

@@ -12,10 +12,10 @@ mod read;
 use std::sync::Arc;
 use std::time::Duration;
 
+use highwater_node::grpc::Deadline;
 use highwater_protocol::delayed_fetch::FetchCompletion;
 use highwater_protocol::fetch::{FetchRequest, FetchResponse, ReadPlan};
 use highwater_types::{MonotonicTime, PartitionIndex, ReplicationError, TopicId, TopicName};
-use tokio::time::Instant;
 
 pub use long_poll::{LongPoll, LongPollLayer};
 pub use read::{Read, ReadBounds};
@@ -30,8 +30,13 @@ pub struct Fetch {
     pub request: FetchRequest,
     /// When it arrived.
     pub received: MonotonicTime,
-    /// When the caller gives up; absent = never.
-    pub deadline: Option<Instant>,
+    /// When it must be answered, because the caller gives up soon after; absent = never.
+    pub deadline: Option<Deadline>,
+}
+
+/// The shorter of `wait` and what is left until `deadline`, so that a wait ends with an answer (S79).
+pub(crate) fn before(deadline: Option<Deadline>, wait: Duration) -> Duration {
+    deadline.map_or(wait, |deadline| wait.min(deadline.remaining()))
 }
 
 /// A Fetch that is to be answered now.

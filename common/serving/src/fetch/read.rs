@@ -12,13 +12,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use highwater_log::{LogRead, ReadError, ReadLimits};
+use highwater_node::MonotonicClock;
 use highwater_protocol::fetch::{self, FetchResponse, PartitionResult, ReadPlan};
 use highwater_types::{ErrorCode, ReplicationError};
 use tokio::sync::Semaphore;
 use tower::Service;
 
 use super::{Fetched, Planned, PlannedPartition};
-use crate::{Clock, HostedReplica};
+use crate::HostedReplica;
 
 /// What reading may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +33,7 @@ pub struct ReadBounds {
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Read {
-    clock: Clock,
+    clock: MonotonicClock,
     answer_bytes: u32,
     turns: Arc<Semaphore>,
 }
@@ -40,7 +41,7 @@ pub struct Read {
 impl Read {
     /// A reader within `bounds`.
     #[must_use]
-    pub fn new(clock: Clock, bounds: ReadBounds) -> Self {
+    pub fn new(clock: MonotonicClock, bounds: ReadBounds) -> Self {
         let turns = bounds.concurrent_reads.clamp(1, Semaphore::MAX_PERMITS);
         Self { clock, answer_bytes: bounds.answer_bytes, turns: Arc::new(Semaphore::new(turns)) }
     }

@@ -29,7 +29,7 @@ async fn answer(fetch: Fetch, replicas: &[&Arc<TestReplica>], bounds: ReadBounds
     let partitions = fetch.request.partitions.iter().zip(replicas).map(plan).collect();
     let planned =
         Planned { fetch, partitions, completion: FetchCompletion::EnoughBytes, parked: Duration::ZERO };
-    Read::new(Clock::start(), bounds).oneshot(planned).await.unwrap().response
+    Read::new(MonotonicClock::starting_now(), bounds).oneshot(planned).await.unwrap().response
 }
 
 fn sizes(response: &FetchResponse) -> Vec<usize> {

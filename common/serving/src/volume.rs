@@ -1,0 +1,300 @@
+//! Taking a data directory into use: whose volume it is, which disk it is on, and what lies in it that nobody knows.
+//!
+//! What must hold: another node's or cluster's volume is refused before anything else of it is read; the disk's identity
+//! is rotated under its lock, and every incarnation on a foreign disk is renewed, durably, before the rotation goes on
+//! (design.md 6.3). Nothing is deleted here: a directory that no record knows is a *stray* and only reported.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use highwater_coordination::{
+    Coordination, CoordinationError, DiskVerdict, RotationError, rotate_disk_identity,
+};
+use highwater_log::checkpoint::{CheckpointFile, LoadedPartitionMetadata, read_partition_metadata};
+use highwater_log::{
+    BufferPool, DiskIdFile, MetaProperties, MetaPropertiesError, OsStorage, PartitionLocks, Storage as _,
+    StorageError, boot_id,
+};
+use highwater_types::{ClusterId, Incarnation, NodeId, TopicId, TopicIdPartition, TopicPartition};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+/// How long the other program of the node may take to rotate the disk's identity before a start gives up.
+const DISK_ID_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The pause between two attempts to lock something that the other program of the node holds.
+const LOCK_RETRY: Duration = Duration::from_millis(50);
+
+/// Unused read buffers that a program keeps, in bytes.
+const IDLE_BUFFER_BYTES: usize = 64 << 20;
+
+/// A data directory in use.
+#[derive(Clone, Debug)]
+pub struct Volume {
+    /// The directory.
+    pub data_dir: PathBuf,
+    /// The disk.
+    pub storage: OsStorage,
+    /// The locks of its partitions.
+    pub locks: PartitionLocks,
+    /// This boot of the host.
+    pub boot_id: Uuid,
+    /// Buffers for reads, shared by all logs of the program.
+    pub read_buffers: BufferPool,
+    /// The cluster that it belongs to.
+    pub cluster_id: ClusterId,
+}
+
+/// Why a data directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeError {
+    /// It is another's, or its file cannot be read.
+    #[error(transparent)]
+    MetaProperties(#[from] MetaPropertiesError),
+    /// The disk failed.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// The store failed.
+    #[error("join the cluster: {0}")]
+    Coordination(#[from] CoordinationError),
+    /// The identity of the disk was not rotated.
+    #[error(transparent)]
+    Rotation(#[from] RotationError<StorageError>),
+    /// The node's other program holds something for too long.
+    #[error("{0} is held by the node's other program for more than {DISK_ID_PATIENCE:?}")]
+    Held(String),
+}
+
+/// A fresh random incarnation, or disk identity.
+#[must_use]
+pub fn fresh_incarnation() -> Incarnation {
+    loop {
+        if let Some(incarnation) = Incarnation::new(rand::random()) {
+            return incarnation;
+        }
+    }
+}
+
+impl Volume {
+    /// Takes `data_dir` into use for `node`, creating it if need be, and the cluster if there is none.
+    ///
+    /// # Errors
+    /// [`VolumeError`]; a start may simply be tried again.
+    pub async fn claim(
+        data_dir: &Path,
+        node: NodeId,
+        coordination: &dyn Coordination,
+    ) -> Result<Self, VolumeError> {
+        let storage = OsStorage;
+        let directory = data_dir.to_owned();
+        let (known, locks, boot_id) = on_disk(move || {
+            storage.create_dir_all(&directory)?;
+            let known = MetaProperties::read(&storage, &directory)?;
+            let injected = std::env::var("HIGHWATER_BOOT_ID").ok();
+            Ok::<_, VolumeError>((known, PartitionLocks::open(&directory)?, boot_id(injected.as_deref())?))
+        })
+        .await?;
+        let proposed = known.map_or_else(ClusterId::random, |known| known.cluster_id);
+        let cluster_id = coordination.ensure_cluster_id(proposed).await?;
+        let volume = Self {
+            data_dir: data_dir.to_owned(),
+            storage,
+            locks,
+            boot_id,
+            read_buffers: BufferPool::new(IDLE_BUFFER_BYTES),
+            cluster_id,
+        };
+        volume.take_disk(node, coordination).await?;
+        Ok(volume)
+    }
+
+    /// Under the lock of the disk's identity: claims the volume and rotates the identity.
+    async fn take_disk(&self, node: NodeId, coordination: &dyn Coordination) -> Result<(), VolumeError> {
+        let disk = self.lock_disk_id().await?;
+        let owner = MetaProperties { cluster_id: self.cluster_id.clone(), node_id: node };
+        let (storage, data_dir) = (self.storage, self.data_dir.clone());
+        let (disk, identity) = on_disk(move || {
+            owner.claim(&storage, &data_dir, &disk)?;
+            let identity = disk.read()?;
+            Ok::<_, VolumeError>((disk, identity))
+        })
+        .await?;
+        let volume = self.clone();
+        let persist = async move |verdict, identity| {
+            on_disk(move || {
+                if verdict == DiskVerdict::Foreign {
+                    tracing::warn!(
+                        "this is not the disk that the node last ran on: all incarnations are renewed"
+                    );
+                    volume.renew_incarnations()?;
+                }
+                disk.write(identity)
+            })
+            .await
+        };
+        rotate_disk_identity(coordination, node, identity, fresh_incarnation(), persist).await?;
+        Ok(())
+    }
+
+    async fn lock_disk_id(&self) -> Result<DiskIdFile<OsStorage>, VolumeError> {
+        let until = Instant::now() + DISK_ID_PATIENCE;
+        loop {
+            let (storage, data_dir, locks) = (self.storage, self.data_dir.clone(), self.locks.clone());
+            if let Some(disk) = on_disk(move || DiskIdFile::try_lock(&storage, &data_dir, &locks)).await? {
+                return Ok(disk);
+            }
+            if Instant::now() >= until {
+                return Err(VolumeError::Held("the disk's identity".to_owned()));
+            }
+            tokio::time::sleep(LOCK_RETRY).await;
+        }
+    }
+
+    /// Gives every replica in the directory a new incarnation. *Blocks.*
+    fn renew_incarnations(&self) -> Result<(), StorageError> {
+        for partition in self.partition_directories()? {
+            let dir = self.data_dir.join(partition.directory_name());
+            let (mut file, loaded) = CheckpointFile::open(&self.storage, &dir)?;
+            // Without a valid checkpoint the log takes a new incarnation by itself when it is opened.
+            if let Some(mut state) = loaded.into_state() {
+                state.incarnation = fresh_incarnation();
+                file.write_durable(&state)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The partitions that have a directory here, known to a record or not. *Blocks.*
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn partition_directories(&self) -> Result<Vec<TopicPartition>, StorageError> {
+        let entries = self.storage.list_dir(&self.data_dir)?;
+        let named = entries.iter().filter_map(|entry| entry.utf8_name());
+        Ok(named.filter_map(TopicPartition::from_directory_name).collect())
+    }
+
+    /// Whose topic a partition's directory is; `None` when it does not say. *Blocks.*
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn topic_of(&self, partition: &TopicPartition) -> Result<Option<TopicId>, StorageError> {
+        let dir = self.data_dir.join(partition.directory_name());
+        match read_partition_metadata(&self.storage, &dir)? {
+            LoadedPartitionMetadata::Found(id) => Ok(Some(id)),
+            LoadedPartitionMetadata::Absent | LoadedPartitionMetadata::Damaged(_) => Ok(None),
+        }
+    }
+
+    /// Removes the directory of a partition whose topic has a tombstone, unless somebody holds its log. *Blocks.*
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn remove_deleted(&self, partition: &TopicPartition, topic: TopicId) -> Result<bool, StorageError> {
+        let id = TopicIdPartition::new(topic, partition.partition);
+        let Some(_lock) = self.locks.try_lock(id)? else { return Ok(false) };
+        // Looked at again under the lock: another topic of the name may have taken the directory.
+        if self.topic_of(partition)? != Some(topic) {
+            return Ok(false);
+        }
+        self.storage.remove_dir_all(&self.data_dir.join(partition.directory_name()))?;
+        self.storage.sync_dir(&self.data_dir)?;
+        Ok(true)
+    }
+}
+
+/// Runs disk work on the blocking pool.
+pub async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    // A panic of the work is one of the caller's.
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))
+}
+
+#[cfg(test)]
+mod tests {
+    use highwater_coordination::{FileCoordination, FileOptions};
+    use highwater_log::checkpoint::{CheckpointState, write_partition_metadata};
+
+    use super::*;
+
+    async fn store(dir: &Path) -> FileCoordination {
+        FileCoordination::open(&dir.join("store"), FileOptions::default()).await.unwrap()
+    }
+
+    fn node(id: i32) -> NodeId {
+        NodeId::new(id).unwrap()
+    }
+
+    fn plant(volume: &Volume, name: &str) -> (TopicPartition, TopicId, Incarnation) {
+        let partition = TopicPartition::from_directory_name(name).unwrap();
+        let dir = volume.data_dir.join(name);
+        let (topic, incarnation) = (TopicId::random(), fresh_incarnation());
+        volume.storage.create_dir_all(&dir).unwrap();
+        write_partition_metadata(&volume.storage, &dir, topic).unwrap();
+        let (mut file, _) = CheckpointFile::open(&volume.storage, &dir).unwrap();
+        file.write_durable(&CheckpointState::new(topic, incarnation)).unwrap();
+        (partition, topic, incarnation)
+    }
+
+    fn incarnation_of(volume: &Volume, partition: &TopicPartition) -> Incarnation {
+        let dir = volume.data_dir.join(partition.directory_name());
+        CheckpointFile::read(&volume.storage, &dir).unwrap().into_state().unwrap().incarnation
+    }
+
+    #[tokio::test]
+    async fn a_volume_of_another_node_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(dir.path()).await;
+        let data = dir.path().join("data");
+        drop(Volume::claim(&data, node(1), &store).await.unwrap());
+        let error = Volume::claim(&data, node(2), &store).await.unwrap_err();
+        assert!(error.to_string().contains("belongs to node 1"), "{error}");
+        drop(Volume::claim(&data, node(1), &store).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_volume_of_another_cluster_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        let first = store(dir.path()).await;
+        drop(Volume::claim(&data, node(1), &first).await.unwrap());
+        let other = tempfile::tempdir().unwrap();
+        let second = store(other.path()).await;
+        second.ensure_cluster_id(ClusterId::random()).await.unwrap();
+        let error = Volume::claim(&data, node(1), &second).await.unwrap_err();
+        assert!(error.to_string().contains("belongs to cluster"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn the_same_disk_keeps_its_incarnations_and_a_copied_one_renews_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(dir.path()).await;
+        let data = dir.path().join("data");
+        let volume = Volume::claim(&data, node(1), &store).await.unwrap();
+        let (partition, _, incarnation) = plant(&volume, "t-0");
+        let before = std::fs::read(data.join("disk-id")).unwrap();
+        let volume = Volume::claim(&data, node(1), &store).await.unwrap();
+        assert_eq!(incarnation_of(&volume, &partition), incarnation, "the disk that it last ran on");
+        // A snapshot from before the last start comes back.
+        std::fs::write(data.join("disk-id"), before).unwrap();
+        let volume = Volume::claim(&data, node(1), &store).await.unwrap();
+        assert_ne!(incarnation_of(&volume, &partition), incarnation);
+    }
+
+    #[tokio::test]
+    async fn a_deleted_topics_directory_goes_unless_it_is_held_or_anothers() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(dir.path()).await;
+        let volume = Volume::claim(&dir.path().join("data"), node(1), &store).await.unwrap();
+        std::fs::create_dir(volume.data_dir.join("lost+found")).unwrap();
+        let (partition, topic, _) = plant(&volume, "t-0");
+        assert_eq!(volume.partition_directories().unwrap(), std::slice::from_ref(&partition));
+        assert!(!volume.remove_deleted(&partition, TopicId::random()).unwrap(), "another topic's");
+        let lock = volume.locks.try_lock(TopicIdPartition::new(topic, partition.partition)).unwrap();
+        assert!(!volume.remove_deleted(&partition, topic).unwrap(), "held");
+        drop(lock);
+        assert!(volume.remove_deleted(&partition, topic).unwrap());
+        assert!(volume.partition_directories().unwrap().is_empty());
+    }
+}
