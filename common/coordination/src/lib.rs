@@ -17,6 +17,7 @@ mod election;
 mod error;
 mod file;
 mod liveness;
+mod membership;
 mod node_record;
 mod rules;
 mod view;
@@ -26,6 +27,7 @@ pub use election::{Candidate, Ineligible, first_leadership, first_leadership_del
 pub use error::CoordinationError;
 pub use file::{FileCoordination, FileOptions};
 pub use liveness::{LivenessObserver, ProgramState};
+pub use membership::Membership;
 pub use node_record::{DiskVerdict, RotationError, register_endpoint, rotate_disk_identity, update_node};
 pub use rules::{check_change, check_creation};
 pub use view::{ClusterView, ViewChanges, ViewPublisher};

@@ -140,6 +140,42 @@ mod tests {
         assert_eq!(outcome, Outcome::Forced("a second signal"));
     }
 
+    /// Not a test of its own: the process that the next test signals.
+    #[test]
+    #[ignore = "started by another test, as a process"]
+    fn draining_process() {
+        let code = run(async |drain: CancellationToken| {
+            println!("serving");
+            drain.cancelled().await;
+            println!("drained");
+            Ok::<_, String>(())
+        });
+        println!("{code:?}");
+    }
+
+    #[test]
+    fn a_process_that_is_told_to_stop_drains_and_succeeds() {
+        use std::io::{BufRead as _, BufReader};
+        use std::process::{Command, Stdio};
+
+        for name in ["TERM", "INT"] {
+            let mut child = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "process::tests::draining_process", "--ignored", "--nocapture"])
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+            assert!(lines.any(|line| line.contains("serving")), "{name}: it starts");
+            let signalled = Command::new("kill").arg(format!("-{name}")).arg(child.id().to_string()).status();
+            assert!(signalled.unwrap().success());
+            let rest: Vec<String> = lines.collect();
+            assert!(rest.iter().any(|line| line.contains("drained")), "{name}: {rest:?}");
+            let success = format!("{:?}", ExitCode::SUCCESS);
+            assert!(rest.iter().any(|line| line.contains(&success)), "{name}: {rest:?}");
+            assert!(child.wait().unwrap().success());
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_failure_is_told() {
         let drain = CancellationToken::new();

@@ -1,0 +1,121 @@
+//! A program's own sign of life, kept up, and what it thereby knows of the others.
+//!
+//! The rules are [`LivenessObserver`]'s; here are the store and the timer.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use highwater_types::{MonotonicTime, NodeId, Program};
+
+use crate::{Coordination, CoordinationError, LivenessObserver, ProgramState};
+
+/// How often a program renews within its session timeout: some renewals may fail or be late.
+const RENEWALS_PER_SESSION: u32 = 6;
+
+/// The liveness of one program of this process.
+#[derive(Debug)]
+pub struct Membership {
+    coordination: Arc<dyn Coordination>,
+    node: NodeId,
+    program: Program,
+    session_timeout: Duration,
+    observer: Mutex<LivenessObserver>,
+}
+
+impl Membership {
+    /// Renews nothing yet. `session_timeout` is `broker.session.timeout.ms`.
+    #[must_use]
+    pub fn new(
+        coordination: Arc<dyn Coordination>,
+        node: NodeId,
+        program: Program,
+        session_timeout: Duration,
+    ) -> Self {
+        let observer = Mutex::new(LivenessObserver::new(session_timeout));
+        Self { coordination, node, program, session_timeout, observer }
+    }
+
+    /// Renews once.
+    ///
+    /// # Errors
+    /// As [`Coordination::renew_liveness`].
+    pub async fn renew(&self, now: impl Fn() -> MonotonicTime) -> Result<(), CoordinationError> {
+        match self.coordination.renew_liveness(self.node, self.program).await {
+            Ok(counters) => {
+                self.observer().renewed(now(), &counters);
+                Ok(())
+            }
+            Err(error) => {
+                self.observer().failed();
+                Err(error)
+            }
+        }
+    }
+
+    /// Renews several times per session timeout, for as long as it is polled.
+    pub async fn keep_alive(&self, now: impl Fn() -> MonotonicTime) -> std::convert::Infallible {
+        let mut failing = false;
+        loop {
+            match self.renew(&now).await {
+                Ok(()) => failing = false,
+                Err(error) if !failing => {
+                    tracing::warn!(%error, "could not renew the liveness of this program; trying on");
+                    failing = true;
+                }
+                Err(_) => {}
+            }
+            tokio::time::sleep(self.session_timeout / RENEWALS_PER_SESSION).await;
+        }
+    }
+
+    /// What is known of a program.
+    #[must_use]
+    pub fn state(&self, node: NodeId, program: Program) -> ProgramState {
+        self.observer().state(node, program)
+    }
+
+    /// Whether this program renewed within its session timeout; a node that did not must not answer for the cluster
+    /// (design.md 6.8).
+    #[must_use]
+    pub fn holds_its_session(&self, now: MonotonicTime) -> bool {
+        self.observer().holds_its_session(now)
+    }
+
+    /// The observer does not panic halfway through a change.
+    fn observer(&self) -> MutexGuard<'_, LivenessObserver> {
+        self.observer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{FileCoordination, FileOptions};
+
+    #[tokio::test]
+    async fn programs_that_renew_see_each_other_and_the_one_that_stopped() {
+        const TIMEOUT: Duration = Duration::from_millis(300);
+        let dir = tempfile::tempdir().unwrap();
+        let store = FileCoordination::open(dir.path(), FileOptions::default()).await.unwrap();
+        let store: Arc<dyn Coordination> = Arc::new(store);
+        let member = |raw| {
+            let node = NodeId::new(raw).unwrap();
+            Membership::new(Arc::clone(&store), node, Program::LeaderSvc, TIMEOUT)
+        };
+        let (a, b) = (member(1), member(2));
+        let state = |of: &Membership, by: &Membership| by.state(of.node, of.program);
+        assert_eq!(state(&b, &a), ProgramState::NeverSeen);
+        assert!(!a.holds_its_session(MonotonicTime::ZERO));
+
+        b.renew(|| MonotonicTime::ZERO).await.unwrap();
+        for millis in (0..=300).step_by(100) {
+            a.renew(|| MonotonicTime::from_millis(millis)).await.unwrap();
+            let expected = if millis < 300 { ProgramState::Alive } else { ProgramState::Expired };
+            assert_eq!(state(&b, &a), expected, "after {millis} ms");
+        }
+        b.renew(|| MonotonicTime::ZERO).await.unwrap();
+        a.renew(|| MonotonicTime::from_millis(400)).await.unwrap();
+        assert_eq!((state(&b, &a), state(&a, &a)), (ProgramState::Alive, ProgramState::Alive));
+        assert!(a.holds_its_session(MonotonicTime::from_millis(600)));
+    }
+}
