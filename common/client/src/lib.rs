@@ -1,1 +1,37 @@
-//! What producers, consumers, the command line tool and the tests use.
+//! What producers, consumers, the command line tool and the tests use to talk to a cluster.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`client`] | [`Client`]: bootstrap, metadata, routing to leaders, retries within a deadline |
+//! | [`admin`] | topics, offsets, records for people, the views of replication |
+//! | [`producer`] | [`Producer`]: batches per partition, one request in flight per partition |
+//! | [`consumer`] | [`Consumer`]: reads partitions from a place on, and follows them |
+//! | [`leader_view`] | [`LeaderView`]: the coordination store as an agent without one sees it |
+//! | [`transport`] | channels: lazily connected, replaced when they are in doubt |
+//!
+//! What holds: every call has a deadline, every retry a bound, every queue a size. A leader is only ever replaced by one
+//! of a higher epoch. Deliberately absent: the log and the core; a client knows a log only through the wire.
+
+pub mod admin;
+mod backoff;
+pub mod client;
+pub mod consumer;
+pub mod describe;
+mod error;
+pub mod leader_view;
+mod metadata;
+mod partitioner;
+pub mod producer;
+mod route;
+pub mod transport;
+
+pub use backoff::Backoff;
+pub use client::{Client, ClientConfig};
+pub use consumer::{Consumer, ConsumerConfig, Polled, ResetPolicy, StartAt};
+pub use error::ClientError;
+pub use leader_view::{LeaderView, LeaderViewConfig};
+pub use partitioner::partition_for_key;
+pub use producer::{Delivery, Position, Producer, ProducerConfig, ProducerRecord};
+
+#[cfg(test)]
+mod fake;

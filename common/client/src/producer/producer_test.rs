@@ -1,0 +1,213 @@
+//! The producer against an in-process leader.
+
+use std::pin::pin;
+use std::task::Poll;
+
+use highwater_proto::v1;
+use highwater_records::{batches, decode_records};
+use highwater_types::{ErrorCode, LeaderHint, NodeId, ReplicationError};
+use tonic::Status;
+
+use super::*;
+use crate::fake::{FakeNode, tp};
+
+fn config() -> ProducerConfig {
+    ProducerConfig { delivery_timeout: Duration::from_secs(20), ..ProducerConfig::default() }
+}
+
+fn values(node: &FakeNode, topic: &str, partition: i32) -> Vec<String> {
+    let state = node.state();
+    let log = &state.logs[&(topic.to_owned(), partition)];
+    let decoded =
+        log.batches.iter().flat_map(|b| decode_records(&batches(b).next().unwrap().unwrap()).unwrap());
+    decoded.map(|record| String::from_utf8(record.value.unwrap().to_vec()).unwrap()).collect()
+}
+
+fn at(partition: i32, value: &str) -> ProducerRecord {
+    let partition = PartitionIndex::new(partition);
+    ProducerRecord { partition, ..ProducerRecord::of_value(value.to_owned()) }
+}
+
+#[tokio::test]
+async fn records_of_a_partition_keep_their_order_and_learn_their_offsets() {
+    for compression in Compression::ALL {
+        let node = FakeNode::start(1).await;
+        let topic = node.add_topic("orders", 1, &node.endpoint, 0);
+        let small = ProducerConfig { batch_bytes: 1000, compression, ..config() };
+        let producer = Producer::new(node.client(), small).unwrap();
+        let mut deliveries = Vec::new();
+        for n in 0..500 {
+            deliveries.push(producer.send(&topic, at(0, &format!("value {n}"))).await.unwrap());
+        }
+        producer.flush().await.unwrap();
+        for (n, delivery) in deliveries.into_iter().enumerate() {
+            let position = delivery.wait().await.unwrap();
+            assert_eq!(position.offset, Offset::new(i64::try_from(n).unwrap()));
+        }
+        let expected: Vec<_> = (0..500).map(|n| format!("value {n}")).collect();
+        assert_eq!(values(&node, "orders", 0), expected);
+        assert!(
+            node.state().logs[&("orders".to_owned(), 0)].batches.len() >= 5,
+            "batches are closed by size"
+        );
+    }
+}
+
+#[tokio::test]
+async fn one_request_is_in_flight_per_partition_and_the_next_carries_what_grew_meanwhile() {
+    let node = FakeNode::start(1).await;
+    let topic = node.add_topic("orders", 1, &node.endpoint, 0);
+    let small = ProducerConfig { batch_bytes: 400, ..config() };
+    let producer = Producer::new(node.client(), small).unwrap();
+    let (arrived, mut arrivals) = tokio::sync::mpsc::unbounded_channel();
+    let gate = Arc::new(Mutex::new(false));
+    let open = Arc::clone(&gate);
+    node.state().on_produce = Some(Box::new(move |request| {
+        let count = batches(&request.partitions[0].records).count();
+        arrived.send(count).unwrap();
+        // Shedding holds the batch at the producer as long as the test wants.
+        let shed = || Some(Err(highwater_wire::status::overloaded("wait", Duration::from_millis(1))));
+        if *open.lock().unwrap() { None } else { shed() }
+    }));
+    let first = producer.send(&topic, at(0, "first")).await.unwrap();
+    assert_eq!(arrivals.recv().await, Some(1));
+    for n in 0..100 {
+        producer.send(&topic, at(0, &format!("value {n}"))).await.unwrap();
+    }
+    assert_eq!(arrivals.recv().await, Some(1), "the batch in flight is tried again before any other");
+    *gate.lock().unwrap() = true;
+    first.wait().await.unwrap();
+    producer.flush().await.unwrap();
+    let mut counts = Vec::new();
+    while let Ok(count) = arrivals.try_recv() {
+        counts.push(count);
+    }
+    assert!(counts.iter().any(|count| *count >= 4), "{counts:?}");
+    assert_eq!(values(&node, "orders", 0).len(), 101);
+}
+
+#[tokio::test]
+async fn a_producer_follows_a_hint_of_a_higher_epoch() {
+    let (old, new) = (FakeNode::start(1).await, FakeNode::start(2).await);
+    let topic = old.add_topic("orders", 1, &old.endpoint, 3);
+    new.add_topic("orders", 1, &new.endpoint, 4);
+    let hint = LeaderHint {
+        leader: NodeId::new(2),
+        epoch: highwater_types::LeaderEpoch::new(4).unwrap(),
+        endpoint: Some(new.endpoint.clone()),
+    };
+    let error = ReplicationError::new(ErrorCode::NotLeaderOrFollower, "moved").with_leader(Some(hint));
+    let moved = v1::ProducePartitionResult {
+        topic: "orders".into(),
+        partition: Some(0),
+        error: Some(highwater_wire::error::encode_error(&error)),
+        ..Default::default()
+    };
+    old.state().on_produce = Some(Box::new(move |_| {
+        Some(Ok(v1::ProduceResponse { partitions: vec![moved.clone()], ..Default::default() }))
+    }));
+    let producer = Producer::new(old.client(), config()).unwrap();
+    let delivery = producer.send(&topic, at(0, "moved")).await.unwrap();
+    assert_eq!(delivery.wait().await.unwrap().offset, Some(Offset::ZERO));
+    assert_eq!(values(&new, "orders", 0), ["moved"]);
+    assert_eq!((old.calls("produce"), new.calls("produce")), (1, 1), "the hint alone is enough");
+}
+
+#[tokio::test]
+async fn a_terminal_error_fails_its_batch_at_once_and_the_flush_says_so() {
+    let node = FakeNode::start(1).await;
+    let topic = node.add_topic("orders", 1, &node.endpoint, 0);
+    node.state().on_produce = Some(Box::new(|request| {
+        let error = ReplicationError::new(ErrorCode::MessageTooLarge, "1 MiB is the most");
+        let result = v1::ProducePartitionResult {
+            topic: request.partitions[0].topic.clone(),
+            partition: Some(0),
+            error: Some(highwater_wire::error::encode_error(&error)),
+            ..Default::default()
+        };
+        Some(Ok(v1::ProduceResponse { partitions: vec![result], ..Default::default() }))
+    }));
+    let producer = Producer::new(node.client(), config()).unwrap();
+    let delivery = producer.send(&topic, at(0, "large")).await.unwrap();
+    assert_eq!(delivery.wait().await.unwrap_err().code(), Some(ErrorCode::MessageTooLarge));
+    assert_eq!(producer.flush().await.unwrap_err().code(), Some(ErrorCode::MessageTooLarge));
+    producer.flush().await.expect("an error is told once");
+    assert_eq!(node.calls("produce"), 1);
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_tried_again() {
+    let node = FakeNode::start(1).await;
+    let topic = node.add_topic("orders", 1, &node.endpoint, 0);
+    let mut failures = 2;
+    node.state().on_produce = Some(Box::new(move |_| {
+        failures -= 1;
+        (failures >= 0).then(|| Err(Status::unavailable("connection reset")))
+    }));
+    let producer = Producer::new(node.client(), config()).unwrap();
+    let delivery = producer.send(&topic, at(0, "again")).await.unwrap();
+    assert_eq!(delivery.wait().await.unwrap().offset, Some(Offset::ZERO));
+    assert_eq!(node.calls("produce"), 3);
+}
+
+#[tokio::test]
+async fn send_waits_while_the_buffer_is_full() {
+    let node = FakeNode::start(1).await;
+    let topic = node.add_topic("orders", 1, &node.endpoint, 0);
+    let gate = Arc::new(Mutex::new(false));
+    let open = Arc::clone(&gate);
+    node.state().on_produce = Some(Box::new(move |_| {
+        let shed = || Some(Err(highwater_wire::status::overloaded("wait", Duration::from_millis(1))));
+        if *open.lock().unwrap() { None } else { shed() }
+    }));
+    let tight = ProducerConfig { batch_bytes: 500, buffer_bytes: 1000, ..config() };
+    let producer = Producer::new(node.client(), tight).unwrap();
+    for _ in 0..9 {
+        producer.send(&topic, at(0, &"x".repeat(36))).await.unwrap();
+    }
+    let mut tenth = pin!(producer.send(&topic, at(0, &"x".repeat(137))));
+    let polled = std::future::poll_fn(|cx| Poll::Ready(tenth.as_mut().poll(cx))).await;
+    assert!(polled.is_pending(), "9 times 100 bytes are held, 201 do not fit into 1000");
+    *gate.lock().unwrap() = true;
+    tenth.await.unwrap();
+    producer.flush().await.unwrap();
+    assert_eq!(values(&node, "orders", 0).len(), 10);
+    let huge = producer.send(&topic, at(0, &"x".repeat(2000))).await;
+    assert!(matches!(huge, Err(ClientError::Usage(_))), "it would wait for ever");
+}
+
+#[tokio::test]
+async fn keys_decide_the_partition_and_records_without_one_take_turns() {
+    let node = FakeNode::start(1).await;
+    let topic = node.add_topic("orders", 3, &node.endpoint, 0);
+    let small = ProducerConfig { batch_bytes: 400, ..config() };
+    let producer = Producer::new(node.client(), small).unwrap();
+    let keyed = ProducerRecord { key: Some(Bytes::from("foobar")), ..ProducerRecord::of_value("v") };
+    let delivery = producer.send(&topic, keyed).await.unwrap();
+    assert_eq!(delivery.partition().partition, partition_for_key(b"foobar", 3).unwrap());
+    for n in 0..100 {
+        producer.send(&topic, ProducerRecord::of_value(n.to_string())).await.unwrap();
+    }
+    producer.flush().await.unwrap();
+    for partition in 0..3 {
+        assert!(values(&node, "orders", partition).len() > 10, "partition {partition}");
+    }
+    let beyond = producer.send(&topic, at(3, "v")).await;
+    assert!(matches!(beyond, Err(ClientError::Usage(_))));
+    assert_eq!(tp("orders", 2).partition.get(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_open_batch_is_taken_when_it_has_lingered() {
+    let config = ProducerConfig { linger: Duration::from_millis(40), ..config() };
+    let queue = PartitionQueue::default();
+    let memory = Arc::new(Semaphore::new(1000));
+    let permit = Arc::clone(&memory).acquire_many_owned(100).await.unwrap();
+    let before = tokio::time::Instant::now();
+    queue.push(&at(0, "v"), WallTime::from_millis(0), permit, &config).unwrap();
+    let taken = queue.take(&config).await;
+    assert_eq!((taken.len(), before.elapsed()), (1, config.linger));
+    assert_eq!(memory.available_permits(), 900, "memory is held until the batch has an outcome");
+    drop(taken);
+    assert_eq!(memory.available_permits(), 1000);
+}

@@ -1,0 +1,101 @@
+//! The task of one partition: takes batches, sends them in one request, tells their records.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use highwater_proto::v1::log_service_client::LogServiceClient;
+use highwater_types::{Offset, TopicPartition};
+use highwater_wire::fetch::TopicRef;
+use highwater_wire::produce::{
+    ProducePartition, ProduceRecords, ProduceRequest, decode_response, encode_request,
+};
+use tokio::time::Instant;
+
+use super::Shared;
+use super::batch::{ClosedBatch, Outcome};
+use super::queue::PartitionQueue;
+use crate::ClientError;
+use crate::metadata::Leader;
+use crate::route::{TryError, bad_answer, no_answer};
+
+/// How much sooner than the call's deadline the leader is to give up, so that its answer arrives.
+const DEADLINE_MARGIN: Duration = Duration::from_millis(500);
+
+/// Sends the partition's batches, one request at a time, until it is dropped.
+pub(super) async fn run(shared: Arc<Shared>, partition: TopicPartition, queue: Arc<PartitionQueue>) {
+    loop {
+        let batches = queue.take(&shared.config).await;
+        let outcome = send(&shared, &partition, &batches).await;
+        if let Err(error) = &outcome {
+            shared.state().failed.get_or_insert_with(|| error.clone());
+        }
+        complete(batches, &outcome);
+    }
+}
+
+/// The offset of the first record of the first batch, or why they were not delivered.
+async fn send(shared: &Shared, partition: &TopicPartition, batches: &VecDeque<ClosedBatch>) -> Outcome {
+    let records = joined(batches);
+    let oldest = batches.iter().map(|batch| batch.opened).min().unwrap_or_else(Instant::now);
+    let give_up = oldest + shared.config.delivery_timeout;
+    let records = &records;
+    shared
+        .client
+        .at_leader(partition, give_up, |leader| send_once(shared, partition, leader, records.clone()))
+        .await
+}
+
+async fn send_once(
+    shared: &Shared,
+    partition: &TopicPartition,
+    leader: Leader,
+    records: Bytes,
+) -> Result<Option<Offset>, TryError> {
+    let timeout = shared.client.config().request_timeout;
+    let request = encode_request(ProduceRequest {
+        cluster: None,
+        acks: shared.config.acks,
+        timeout: timeout.saturating_sub(DEADLINE_MARGIN),
+        partitions: vec![ProducePartition {
+            topic: TopicRef::Name(partition.topic.clone()),
+            partition: partition.partition,
+            current_leader_epoch: Some(leader.epoch),
+            records: ProduceRecords::Batches(records),
+        }],
+    });
+    let rpc = |channel, request| async move { LogServiceClient::new(channel).produce(request).await };
+    let answer = shared.client.call(&leader.endpoint, request, timeout, rpc).await?;
+    let (results, throttle) = decode_response(answer).map_err(|e| bad_answer(&leader, e))?;
+    let result = results.into_iter().next().ok_or_else(|| no_answer(&leader))?;
+    let produced = result.outcome.map_err(TryError::Partition)?;
+    // Whatever a peer says, the partition goes on after the time of one call.
+    tokio::time::sleep(throttle.min(timeout)).await;
+    Ok(produced.base_offset)
+}
+
+/// One batch is sent as it is; several are put behind each other, which costs a copy and saves a round trip each.
+fn joined(batches: &VecDeque<ClosedBatch>) -> Bytes {
+    let mut all = batches.iter();
+    match (all.next(), all.next()) {
+        (Some(only), None) => only.bytes.clone(),
+        _ => {
+            let size = batches.iter().map(|batch| batch.bytes.len()).sum();
+            let mut joined = BytesMut::with_capacity(size);
+            for batch in batches {
+                joined.extend_from_slice(&batch.bytes);
+            }
+            joined.freeze()
+        }
+    }
+}
+
+fn complete(batches: VecDeque<ClosedBatch>, outcome: &Result<Option<Offset>, ClientError>) {
+    let mut before = 0;
+    for batch in batches {
+        let records = batch.records;
+        batch.complete(outcome.clone().map(|base| base.map(|base| base.advance(before))));
+        before += records;
+    }
+}
