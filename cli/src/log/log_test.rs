@@ -4,8 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
+use highwater_log::OsStorage;
+use highwater_log::checkpoint::{CheckpointFile, CheckpointState};
 use highwater_records::{BatchBuilder, Compression};
-use highwater_types::{LeaderEpoch, Offset, WallTime};
+use highwater_types::{Incarnation, LeaderEpoch, Offset, TopicId, WallTime};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -73,7 +75,7 @@ impl Sample {
             sample.write(&format!("{base:020}.timeindex"), &time_entry);
         }
         sample.write("leader-epoch-checkpoint", b"0\n2\n0 0\n3 7\n");
-        sample.write("partition.metadata", b"version: 0\ntopic_id: iQRRoaKbSkSH6DP6Go6k4A");
+        sample.write("partition.metadata", format!("version: 0\ntopic_id: {TOPIC_ID}\n").as_bytes());
         sample
     }
 
@@ -95,11 +97,21 @@ impl Sample {
         self.write(name, &bytes);
     }
 
+    /// Writes our checkpoint; without it, the directory is one of Kafka's.
+    fn write_checkpoint(&self, topic_id: &str, recovery_point: i64) {
+        let topic_id = TopicId::from_kafka_text(topic_id).unwrap();
+        let mut state = CheckpointState::new(topic_id, Incarnation::new(7).unwrap());
+        state.recovery_point = Offset::new(recovery_point).unwrap();
+        let (mut file, _) = CheckpointFile::open(&OsStorage, &self.partition()).unwrap();
+        file.write_durable(&state).unwrap();
+    }
+
     fn problems(&self) -> Vec<String> {
         verify(&self.partition()).0
     }
 }
 
+const TOPIC_ID: &str = "iQRRoaKbSkSH6DP6Go6k4A";
 const FIRST_LOG: &str = "00000000000000000000.log";
 const LAST_LOG: &str = "00000000000000000004.log";
 const LAST_INDEX: &str = "00000000000000000004.index";
@@ -171,7 +183,7 @@ fn a_zeroed_index_is_bad_unless_a_live_kafka_may_have_preallocated_it() {
     ] {
         let sample = Sample::new();
         if own {
-            sample.write("checkpoint", &[]);
+            sample.write_checkpoint(TOPIC_ID, 10);
         }
         sample.edit(index, |bytes| bytes.fill(0));
         assert_eq!(verify(&sample.partition()), expected, "{index}, own {own}");
@@ -203,6 +215,42 @@ fn checkpoints_that_are_empty_garbled_missing_or_wrong_are_named() {
     let sample = Sample::new();
     fs::remove_file(sample.path("leader-epoch-checkpoint")).unwrap();
     assert_eq!(sample.problems(), ["missing_checkpoint"]);
+}
+
+#[test]
+fn our_checkpoint_is_held_against_the_log() {
+    let sample = Sample::new();
+    sample.write_checkpoint(TOPIC_ID, 10);
+    assert_eq!(sample.problems(), [""; 0]);
+    sample.edit("checkpoint", |bytes| bytes.iter_mut().for_each(|byte| *byte ^= 0xff));
+    assert_eq!(sample.problems(), ["garbled_checkpoint"]);
+    sample.write("checkpoint", &[]);
+    assert_eq!(sample.problems(), ["empty_checkpoint"]);
+    let sample = Sample::new();
+    sample.write_checkpoint("rh4q9Q7oS6eV3fjlSjv7ig", 10);
+    assert_eq!(sample.problems(), ["wrong_topic"]);
+}
+
+#[test]
+fn a_torn_tail_below_the_recovery_point_is_more_than_a_torn_tail() {
+    let sample = Sample::new();
+    sample.write_checkpoint(TOPIC_ID, 8);
+    sample.edit(LAST_LOG, |bytes| bytes.truncate(bytes.len() - 3));
+    assert_eq!(sample.problems(), ["torn_tail", "records_gone"]);
+    let above = Sample::new();
+    above.write_checkpoint(TOPIC_ID, 7);
+    above.edit(LAST_LOG, |bytes| bytes.truncate(bytes.len() - 3));
+    assert_eq!(above.problems(), ["torn_tail"]);
+}
+
+#[test]
+fn kafkas_checkpoints_of_a_node_are_checked() {
+    let sample = Sample::new();
+    let file = sample.root.path().join("replication-offset-checkpoint");
+    fs::write(&file, "0\n1\nsample 0 10\n").unwrap();
+    assert_eq!(verify(sample.root.path()), (vec![], vec![]));
+    fs::write(&file, "0\n1\nsample 0 1").unwrap();
+    assert_eq!(verify(sample.root.path()), (vec!["garbled_checkpoint".to_owned()], vec![]));
 }
 
 #[test]

@@ -71,6 +71,9 @@ pub(crate) enum LogCommandError {
         /// Why.
         source: io::Error,
     },
+    /// The same, told by the log's reader.
+    #[error(transparent)]
+    Storage(#[from] highwater_log::StorageError),
     /// A directory that holds no partition.
     #[error("{} is no partition directory, and holds none", path.display())]
     NotALog {

@@ -7,6 +7,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use highwater_log::checkpoint::{CHECKPOINT_FILE, LEADER_EPOCH_FILE, PARTITION_METADATA_FILE};
 use highwater_types::{Offset, TopicPartition};
 
 use super::LogCommandError;
@@ -51,14 +52,7 @@ pub(crate) struct PartitionFiles {
 }
 
 /// Files of a log that are no segments: the epoch cache, the topic id, our checkpoint.
-const SINGLE_FILES: [&str; 3] = [EPOCH_FILE, METADATA_FILE, CHECKPOINT_FILE];
-/// Kafka's file of the leader epochs.
-pub(crate) const EPOCH_FILE: &str = "leader-epoch-checkpoint";
-/// Kafka's file of the topic id.
-pub(crate) const METADATA_FILE: &str = "partition.metadata";
-/// Our file of truth.
-pub(crate) const CHECKPOINT_FILE: &str = "checkpoint";
-
+const SINGLE_FILES: [&str; 3] = [LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, CHECKPOINT_FILE];
 /// Finds what `root` stands for.
 pub(crate) fn select(root: &Path) -> Result<Selection, LogCommandError> {
     let entries = list(root).map_err(|e| LogCommandError::read(root, e))?;

@@ -45,6 +45,12 @@ pub(crate) enum FindingKind {
     MissingCheckpoint,
     /// Leader epochs that the batches contradict.
     WrongEpochs,
+    /// Two files of the directory that name different topics.
+    WrongTopic,
+    /// The log ends before what was flushed or committed.
+    RecordsGone,
+    /// A range that the replica itself has noted as lost.
+    LostRange,
     /// A file or directory that is none of ours.
     ForeignFile,
     /// A file that an unfinished operation, or a cut, left.
@@ -114,6 +120,9 @@ impl FindingKind {
             Self::GarbledCheckpoint => "garbled checkpoint",
             Self::MissingCheckpoint => "missing checkpoint",
             Self::WrongEpochs => "wrong epochs",
+            Self::WrongTopic => "wrong topic",
+            Self::RecordsGone => "records gone",
+            Self::LostRange => "lost range",
             Self::ForeignFile => "foreign file",
             Self::LeftOver => "left-over file",
             Self::Stray => "stray partition",

@@ -56,7 +56,7 @@ pub(super) fn run(args: &VerifyArgs, out: &mut dyn Write) -> Result<Verdict, Log
     for directory in &args.directories {
         let selection = select(directory)?;
         let mut findings = Vec::new();
-        check_data_dir(&selection, &mut findings);
+        check_data_dir(&selection, &mut findings)?;
         reporter.report(&findings)?;
         for partition in &selection.partitions {
             let mut findings = Vec::new();
@@ -70,22 +70,21 @@ pub(super) fn run(args: &VerifyArgs, out: &mut dyn Write) -> Result<Verdict, Log
 }
 
 /// Checks what stands in a data directory beside the partitions.
-fn check_data_dir(selection: &Selection, findings: &mut Vec<Finding>) {
+fn check_data_dir(selection: &Selection, findings: &mut Vec<Finding>) -> Result<(), LogCommandError> {
     if !selection.is_data_dir {
-        return;
+        return Ok(());
     }
     for (name, is_dir) in &selection.others {
         let path = selection.root.join(name);
-        if *is_dir && name.contains("-stray") {
-            let detail = "a partition that no record of the cluster knew; kept for a person to decide";
+        if *is_dir && name.ends_with("-stray") {
+            let detail = "a partition that Kafka's cluster did not know; kept for a person to decide";
             findings.push(Finding::note(FindingKind::Stray, &path, detail));
-        } else if checkpoints::is_node_checkpoint(name) {
-            checkpoints::check_node_checkpoint(&path, findings);
-        } else if !checkpoints::is_node_file(name) {
+        } else if !checkpoints::is_node_name(name) {
             let detail = "not one of a data directory's; left alone";
             findings.push(Finding::note(FindingKind::ForeignFile, &path, detail));
         }
     }
+    Ok(checkpoints::check_kafka_node(&selection.root, findings)?)
 }
 
 fn check_partition(
@@ -101,9 +100,14 @@ fn check_partition(
         let path = partition.single_file(name);
         findings.push(Finding::note(FindingKind::LeftOver, &path, "what a cut, a deletion or a crash left"));
     }
+    // Read before the log, which only grows while it is in use.
+    let state = checkpoints::check_own(partition, files.has_checkpoint, findings)?;
     let walked = segments::check(partition, &files, findings)?;
-    checkpoints::check_epochs(partition, &walked, findings);
-    checkpoints::check_topic_id(partition, findings);
+    if let Some(state) = &state {
+        checkpoints::check_reach(partition, state, &walked, findings);
+    }
+    checkpoints::check_epochs(partition, &walked, findings)?;
+    checkpoints::check_topic_id(partition, state.as_ref(), findings)?;
     Ok(Summary {
         directory: partition.path.display().to_string(),
         segments: files.segments.len() as u64,
