@@ -6,6 +6,7 @@
 //! - The next offset comes from the last batch's header, never from its records: a batch may be empty (cases.md: empty
 //!   batch after compaction). Control batches are passed over, and so are records below the place that was asked for.
 //! - Nothing is returned twice or left out while the leader's log holds it.
+//! - The topic is named by its id too: a topic that is created again under the name ends the reading.
 //!
 //! Deliberately absent: consumer groups and stored positions.
 
@@ -15,7 +16,7 @@ use bytes::Bytes;
 use highwater_proto::v1::log_service_client::LogServiceClient;
 use highwater_records::{Record, batches, records};
 use highwater_types::{
-    ErrorCode, Offset, PartitionIndex, TopicName, TopicPartition, TopicProperties, WallTime,
+    ErrorCode, Offset, PartitionIndex, TopicId, TopicName, TopicPartition, TopicProperties, WallTime,
 };
 use highwater_wire::fetch::{
     FetchPartition, FetchRequest, Fetched, TopicRef, decode_response, encode_request,
@@ -139,6 +140,7 @@ impl Consumer {
         for partition in &partitions {
             let reader = Reader {
                 client: client.clone(),
+                topic_id: described.record.id,
                 partition: partition.clone(),
                 config: config.clone(),
                 largest_batch: largest_batch(&described.record.properties),
@@ -172,6 +174,7 @@ pub(crate) fn largest_batch(properties: &TopicProperties) -> u32 {
 /// Reads one partition.
 struct Reader {
     client: Client,
+    topic_id: TopicId,
     partition: TopicPartition,
     config: ConsumerConfig,
     largest_batch: u32,
@@ -249,7 +252,7 @@ impl Reader {
 
     async fn fetch_once(&self, leader: Leader, offset: Offset) -> Result<Fetched, TryError> {
         let asked = FetchPartition {
-            topic: TopicRef::Name(self.partition.topic.clone()),
+            topic: TopicRef::Both { name: self.partition.topic.clone(), id: self.topic_id },
             partition: self.partition.partition,
             incarnation: None,
             current_leader_epoch: Some(leader.epoch),

@@ -129,7 +129,12 @@ impl Shared {
                     backoff.reset();
                 }
                 Err(error) => {
-                    tracing::warn!(%endpoint, %error, "ask another leader-svc for the cluster's state");
+                    if known.is_some() {
+                        tracing::warn!(%endpoint, %error, "ask another leader-svc for the cluster's state");
+                    } else {
+                        // One warning per outage; whoever cannot renew says the rest.
+                        tracing::debug!(%endpoint, %error, "no leader-svc tells the cluster's state");
+                    }
                     self.addresses.leave(&endpoint);
                     known = None;
                     tokio::time::sleep(backoff.after_failure(None)).await;

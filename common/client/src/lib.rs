@@ -34,4 +34,6 @@ pub use partitioner::partition_for_key;
 pub use producer::{Delivery, Position, Producer, ProducerConfig, ProducerRecord};
 
 #[cfg(test)]
+mod decode_limit_test;
+#[cfg(test)]
 mod fake;

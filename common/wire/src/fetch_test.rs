@@ -230,3 +230,33 @@ fn a_wait_is_rounded_up() {
     assert_eq!(millis(Duration::from_millis(500)), 500);
     assert_eq!(millis(Duration::MAX), u32::MAX);
 }
+
+/// Written down once, as the bytes of a request.
+#[test]
+fn the_bytes_of_an_answer_are_the_agreed_ones() {
+    let snapshot = Snapshot { high_watermark: o(0), log_start: o(0), log_end: o(2) };
+    let fetched = Fetched {
+        records: Bytes::from_static(b"RECORDS"),
+        appended: Some(MonotonicTime::from_nanos(1)),
+        ..Fetched::empty(snapshot)
+    };
+    let result = PartitionResult {
+        topic: Some("t".parse().unwrap()),
+        topic_id: None,
+        partition: PartitionIndex::new(0).unwrap(),
+        outcome: Ok(fetched),
+    };
+    let response = FetchResponse {
+        session_id: 0,
+        received: MonotonicTime::from_nanos(0),
+        answered: MonotonicTime::from_nanos(1),
+        throttle: Duration::ZERO,
+        throttle_reason: None,
+        partitions: vec![result],
+    };
+    let partition =
+        [&[0x0a, 1][..], b"t", &[0x18, 0, 0x28, 0, 0x30, 0, 0x38, 2, 0x48, 1, 0x5a, 7], b"RECORDS"].concat();
+    let length = u8::try_from(partition.len()).unwrap();
+    let expected = [&[0x08, 0, 0x12, length][..], &partition, &[0x18, 0, 0x20, 1, 0x28, 0]].concat();
+    assert_eq!(encode_response(response).encode_to_vec(), expected);
+}
