@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use highwater_types::{
-    Durability, ErrorCode, IsrMember, LeaderEpoch, MonotonicTime, NodeId, Offset, PartitionRecord,
-    ReplicationError,
+    Durability, ErrorCode, IsrMember, LeaderEpoch, MonotonicTime, NodeId, Offset, PartitionEpoch,
+    PartitionRecord, ReplicationError,
 };
 
 use crate::fetch::{LogFacts, PartitionFacts};
@@ -199,6 +199,12 @@ impl LeaderPartition {
     #[must_use]
     pub fn isr(&self) -> &[IsrMember] {
         self.isr.committed()
+    }
+
+    /// The version of the newest record seen.
+    #[must_use]
+    pub const fn partition_epoch(&self) -> PartitionEpoch {
+        self.isr.partition_epoch()
     }
 
     /// Whether a change of the in-sync set is under way.

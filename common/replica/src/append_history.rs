@@ -1,0 +1,120 @@
+//! The newest appends of a leader: when, and how many bytes.
+//!
+//! Answers two questions without a disk: when the record at an offset was appended (for the lag that a follower reports), and
+//! how many bytes lie between two recent offsets (for `min_bytes` of a parked fetch, exactly, which the log's sparse index
+//! cannot). What holds: at most [`MAX_ENTRIES`] entries, rising and without holes.
+
+use std::collections::VecDeque;
+
+use highwater_log::OffsetRange;
+use highwater_types::{MonotonicTime, Offset};
+
+/// Appends that are remembered: what lies further back is asked of the log.
+const MAX_ENTRIES: usize = 1024;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    range: OffsetRange,
+    at: MonotonicTime,
+    /// Bytes of all earlier appends.
+    before: u64,
+}
+
+/// Appends of one leadership.
+#[derive(Debug, Default)]
+pub(crate) struct AppendHistory {
+    entries: VecDeque<Entry>,
+    bytes: u64,
+}
+
+impl AppendHistory {
+    /// Records an append of `bytes` bytes, which continues the last one.
+    pub(crate) fn note(&mut self, range: OffsetRange, bytes: u64, at: MonotonicTime) {
+        debug_assert!(self.entries.back().is_none_or(|last| last.range.end == range.start), "without holes");
+        if range.is_empty() {
+            return;
+        }
+        if self.entries.len() == MAX_ENTRIES {
+            self.entries.pop_front();
+        }
+        self.entries.push_back(Entry { range, at, before: self.bytes });
+        self.bytes = self.bytes.saturating_add(bytes);
+        debug_assert!(self.entries.len() <= MAX_ENTRIES, "the history is bounded");
+    }
+
+    /// When the record at `offset` was appended; `None` when that is not remembered.
+    pub(crate) fn appended_at(&self, offset: Offset) -> Option<MonotonicTime> {
+        let entry = self.entries.get(self.after(offset))?;
+        entry.range.contains(offset).then_some(entry.at)
+    }
+
+    /// Bytes of the appends from the one with `from` to the last one before `to`; `None` when `from` is too far back.
+    pub(crate) fn bytes_between(&self, from: Offset, to: Offset) -> Option<u64> {
+        if from >= to {
+            return Some(0);
+        }
+        if self.entries.front()?.range.start > from {
+            return None;
+        }
+        let first_after = self.entries.partition_point(|e| e.range.start < to);
+        Some(self.before(first_after).saturating_sub(self.before(self.after(from))))
+    }
+
+    /// The first append that ends after `offset`.
+    fn after(&self, offset: Offset) -> usize {
+        self.entries.partition_point(|e| e.range.end <= offset)
+    }
+
+    fn before(&self, index: usize) -> u64 {
+        self.entries.get(index).map_or(self.bytes, |e| e.before)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offset(raw: i64) -> Offset {
+        Offset::new(raw).unwrap()
+    }
+
+    /// Appends of ten offsets and 100 bytes each, from offset 50, one per millisecond.
+    fn history(appends: u64) -> AppendHistory {
+        let mut history = AppendHistory::default();
+        for number in 0..appends {
+            let start = offset(50).advance(i64::try_from(number * 10).unwrap());
+            let range = OffsetRange::new(start, start.advance(10));
+            history.note(range, 100, MonotonicTime::from_millis(number));
+        }
+        history
+    }
+
+    #[test]
+    fn the_time_of_an_append_is_that_of_its_range() {
+        let history = history(3);
+        assert_eq!(history.appended_at(offset(49)), None);
+        assert_eq!(history.appended_at(offset(50)), Some(MonotonicTime::from_millis(0)));
+        assert_eq!(history.appended_at(offset(69)), Some(MonotonicTime::from_millis(1)));
+        assert_eq!(history.appended_at(offset(80)), None);
+    }
+
+    #[test]
+    fn bytes_are_exact_between_recent_offsets() {
+        let history = history(3);
+        assert_eq!(history.bytes_between(offset(50), offset(80)), Some(300));
+        assert_eq!(history.bytes_between(offset(60), offset(70)), Some(100));
+        assert_eq!(history.bytes_between(offset(65), offset(80)), Some(200), "a batch is read as a whole");
+        assert_eq!(history.bytes_between(offset(80), offset(80)), Some(0));
+        assert_eq!(history.bytes_between(offset(49), offset(80)), None);
+        assert_eq!(AppendHistory::default().bytes_between(offset(1), offset(2)), None);
+    }
+
+    #[test]
+    fn the_oldest_appends_are_forgotten() {
+        let history = history(MAX_ENTRIES as u64 + 5);
+        assert_eq!(history.entries.len(), MAX_ENTRIES);
+        assert_eq!(history.appended_at(offset(99)), None);
+        assert_eq!(history.appended_at(offset(100)), Some(MonotonicTime::from_millis(5)));
+        assert_eq!(history.bytes_between(offset(100), offset(120)), Some(200));
+    }
+}

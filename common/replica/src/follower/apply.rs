@@ -1,0 +1,224 @@
+//! Work on the log: each is compared with the core's generation, done, and reported. All of it blocks on a disk.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use highwater_log::{AppendError, CutOrder, Log, LogError, OffsetRange, OnDamage, Storage};
+use highwater_protocol::follower::{CutPlan, PartitionFetchState};
+use highwater_types::{LeaderEpoch, NodeId, Offset, OffsetAndEpoch, PartitionEpoch};
+
+use super::{AppendWork, Core, FollowerReplica, FollowerStep, FollowerWork, damaged_from, log_state};
+use crate::{Now, log_facts};
+
+impl<S: Storage> FollowerReplica<S> {
+    /// Does one piece of work; what is overtaken is skipped. *Blocks.*
+    pub fn execute(&self, work: &FollowerWork, now: Now) -> FollowerStep {
+        let _applying = self.applying.lock();
+        match work {
+            FollowerWork::Append(append) => self.append(append, now),
+            FollowerWork::Truncate { generation, at } => self.truncate(*generation, *at, now),
+            FollowerWork::RestartAt { generation, offset } => self.restart_at(*generation, *offset, now),
+            FollowerWork::RenewIncarnation { generation } => self.renew(*generation, now),
+            FollowerWork::RaiseLogStart(to) => self.raise_log_start(*to, now),
+            FollowerWork::Recover => self.recover(now),
+        }
+    }
+
+    /// A record named a leader. The epoch already held, or an older one, changes nothing (S4); a new one is noted in the
+    /// checkpoint first, durably (design.md 6.5), and discards the append queue. *Blocks.* Answers whether it was news.
+    pub fn on_leader(
+        &self,
+        leader: NodeId,
+        leader_epoch: LeaderEpoch,
+        partition_epoch: PartitionEpoch,
+        now: Now,
+    ) -> (bool, FollowerStep) {
+        let _applying = self.applying.lock();
+        let log = self.log();
+        if leader_epoch <= self.core.lock().partition.leader_epoch() {
+            return (false, FollowerStep::default());
+        }
+        if let Err(error) = log.note_epochs(Some(leader_epoch), partition_epoch) {
+            return (false, self.storage_failed(&error, now));
+        }
+        let mut core = self.core.lock();
+        let was_news = core.partition.on_leader(leader, leader_epoch, log_state(&log), now.monotonic);
+        (was_news, FollowerStep::drained(&mut core.partition))
+    }
+
+    /// A person's resume. *Blocks.*
+    pub fn on_resume(&self, now: Now) -> FollowerStep {
+        let _applying = self.applying.lock();
+        let log = self.log();
+        let mut core = self.core.lock();
+        core.partition.on_resume(log_state(&log), now.monotonic);
+        core.partition.on_tick(now.monotonic);
+        FollowerStep::drained(&mut core.partition)
+    }
+
+    /// Puts records that were read from the leader in the place of damage: below the high watermark, with checked epochs.
+    /// *Blocks.*
+    ///
+    /// # Errors
+    /// As [`Log::repair`]; the range stays damaged then.
+    pub fn repair(&self, range: OffsetRange, records: &Bytes) -> Result<(), AppendError> {
+        let _applying = self.applying.lock();
+        let log = self.log();
+        log.repair(range, records)?;
+        self.core.lock().partition.on_damage(damaged_from(&log));
+        Ok(())
+    }
+
+    fn append(&self, work: &AppendWork, now: Now) -> FollowerStep {
+        if self.is_over(work.generation) {
+            return FollowerStep::default();
+        }
+        let log = self.log();
+        let had_damage = !log.damage().is_empty();
+        let appended = log.append_as_follower(&work.records, work.leader_epoch, now.wall);
+        let mut core = self.core.lock();
+        let Core { partition, randomness } = &mut *core;
+        match appended {
+            Ok(appended) => {
+                debug_assert_eq!(appended.bytes, work.records.len(), "the core takes what the log takes");
+                partition.on_appended(work.generation, work.records.len() as u64, appended.next);
+                if had_damage {
+                    partition.on_damage(damaged_from(&log));
+                }
+            }
+            Err(error @ (AppendError::Storage(_) | AppendError::Unusable(_))) => {
+                partition.on_storage_failed(error.to_string(), now.monotonic, randomness);
+            }
+            Err(error) => {
+                let last_epoch = log_state(&log).last_epoch;
+                partition.on_append_refused(
+                    work.generation,
+                    last_epoch,
+                    error.to_string(),
+                    now.monotonic,
+                    randomness,
+                );
+            }
+        }
+        FollowerStep::drained(partition)
+    }
+
+    fn truncate(&self, generation: u64, at: OffsetAndEpoch, now: Now) -> FollowerStep {
+        let log = self.log();
+        let (plan, high_watermark) = {
+            let snapshot = log.snapshot();
+            let mut core = self.core.lock();
+            let plan =
+                core.partition.plan_cut(generation, at, &log_facts(&snapshot.positions, &snapshot.epochs));
+            (plan, core.partition.high_watermark())
+        };
+        let CutPlan::To { end, renew } = plan else { return self.drained() };
+        let cut = || {
+            if renew {
+                log.renew_incarnation((self.place.fresh_incarnation)())?;
+            }
+            log.truncate_to(end, high_watermark, CutOrder::Leader)
+        };
+        match cut() {
+            Ok(truncated) => {
+                tracing::info!(partition = %log.partition(), %at, cut = %truncated.cut, renew, "cut to the leader's log");
+                self.log_replaced(&log)
+            }
+            Err(error) => self.storage_failed(&error, now),
+        }
+    }
+
+    fn restart_at(&self, generation: u64, offset: Offset, now: Now) -> FollowerStep {
+        if self.is_over(generation) {
+            return FollowerStep::default();
+        }
+        let log = self.log();
+        let high_watermark = self.core.lock().partition.high_watermark();
+        match log.truncate_fully_and_start_at(offset, high_watermark, CutOrder::Leader) {
+            Ok(_) => {
+                tracing::warn!(partition = %log.partition(), %offset, "the log lay below the leader's: begun again");
+                self.log_replaced(&log)
+            }
+            Err(error) => self.storage_failed(&error, now),
+        }
+    }
+
+    fn renew(&self, generation: u64, now: Now) -> FollowerStep {
+        if self.is_over(generation) {
+            return FollowerStep::default();
+        }
+        let log = self.log();
+        match log.renew_incarnation((self.place.fresh_incarnation)()) {
+            Ok(()) => self.log_replaced(&log),
+            Err(error) => self.storage_failed(&error, now),
+        }
+    }
+
+    fn raise_log_start(&self, to: Offset, now: Now) -> FollowerStep {
+        let log = self.log();
+        // A cut in between may have taken the high watermark, and with it the bound, below.
+        if to > self.core.lock().partition.high_watermark() {
+            return FollowerStep::default();
+        }
+        match log.raise_log_start(to) {
+            Ok(positions) => {
+                self.core.lock().partition.on_log_start(positions.log_start);
+                self.drained()
+            }
+            Err(error) => self.storage_failed(&error, now),
+        }
+    }
+
+    /// Opens the failed log again: what could not be flushed is cut, and comes back by replication (design.md 2). A cut below
+    /// what this incarnation acknowledged renews it (design.md 6.3).
+    fn recover(&self, now: Now) -> FollowerStep {
+        if !matches!(self.state(now.monotonic), PartitionFetchState::Failed { .. }) {
+            return FollowerStep::default();
+        }
+        let lock = self.log().abandon();
+        let Some(lock) = lock else {
+            return self.failed("the partition's lock is gone: the replica was closed".to_owned(), now);
+        };
+        match self.place.open_log(lock, OnDamage::RenewIncarnation, now.wall) {
+            Ok((log, report)) => {
+                *self.log.write() = Arc::clone(&log);
+                let loses = self.core.lock().partition.loses_acknowledged(report.positions.log_end);
+                if loses
+                    && report.renewal.is_none()
+                    && let Err(error) = log.renew_incarnation((self.place.fresh_incarnation)())
+                {
+                    return self.storage_failed(&error, now);
+                }
+                tracing::info!(partition = %log.partition(), log_end = %report.positions.log_end, "recovered");
+                self.log_replaced(&log)
+            }
+            Err(error) => self.failed(error.to_string(), now),
+        }
+    }
+
+    fn is_over(&self, generation: u64) -> bool {
+        self.core.lock().partition.generation() != generation
+    }
+
+    fn drained(&self) -> FollowerStep {
+        FollowerStep::drained(&mut self.core.lock().partition)
+    }
+
+    fn log_replaced(&self, log: &Log<S>) -> FollowerStep {
+        let incarnation = log.incarnation();
+        let mut core = self.core.lock();
+        core.partition.on_log_replaced(log_state(log), incarnation, damaged_from(log));
+        FollowerStep::drained(&mut core.partition)
+    }
+
+    fn storage_failed(&self, error: &LogError, now: Now) -> FollowerStep {
+        self.failed(error.to_string(), now)
+    }
+
+    fn failed(&self, message: String, now: Now) -> FollowerStep {
+        let mut core = self.core.lock();
+        let Core { partition, randomness } = &mut *core;
+        partition.on_storage_failed(message, now.monotonic, randomness);
+        FollowerStep::drained(partition)
+    }
+}
