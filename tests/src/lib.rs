@@ -11,6 +11,7 @@
 
 pub mod cluster;
 pub mod disk;
+pub mod fake_leader;
 pub mod fixtures;
 pub mod history;
 pub mod kafka_dump;
