@@ -97,7 +97,8 @@ impl KafkaDump {
     /// Names the line that is not understood.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut parser = Parser::default();
-        for (index, line) in text.split('\n').enumerate() {
+        let lines = text.strip_suffix('\n').unwrap_or(text).split('\n');
+        for (index, line) in lines.enumerate() {
             parser.line(line).map_err(|problem| {
                 let start: String = line.chars().take(120).collect();
                 format!("line {}: {problem}: {start}", index + 1)

@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
+use crate::kafka_dump::{BatchDump, Content, LogDump, RecordDump};
 use crate::programs;
 
 /// What `log dump` printed about one segment.
@@ -125,6 +126,73 @@ pub struct Finding {
     pub offset: Option<i64>,
     pub end_offset: Option<i64>,
     pub detail: String,
+}
+
+impl Segment {
+    /// Compares everything that Kafka printed about this segment with what `log dump` printed.
+    ///
+    /// # Panics
+    /// At the first batch that differs.
+    pub fn assert_as_kafka_reads_it(&self, kafka: &LogDump) {
+        let file = self.path.display();
+        for (ours, kafka) in self.batches.iter().zip(&kafka.batches) {
+            assert_eq!(&ours.as_kafka_prints_it(), kafka, "{file}");
+        }
+        assert_eq!(self.batches.len(), kafka.batches.len(), "{file}");
+        let tail = self.damage.iter().find(|damage| damage.resumes_at.is_none());
+        assert_eq!(tail.map(|damage| damage.bytes), kafka.invalid_tail_bytes, "{file}");
+    }
+}
+
+impl Batch {
+    fn as_kafka_prints_it(&self) -> BatchDump {
+        assert_eq!(self.records_error, None, "batch at {}", self.base_offset);
+        BatchDump {
+            base_offset: self.base_offset,
+            last_offset: self.last_offset,
+            count: self.record_count,
+            base_sequence: self.base_sequence,
+            last_sequence: self.last_sequence,
+            producer_id: self.producer_id,
+            producer_epoch: self.producer_epoch,
+            leader_epoch: self.leader_epoch,
+            is_transactional: self.transactional,
+            is_control: self.control,
+            delete_horizon: self.delete_horizon,
+            position: self.position,
+            timestamp_type: self.timestamp_type.clone(),
+            max_timestamp: self.max_timestamp,
+            size: self.size,
+            compression: self.compression.clone(),
+            crc: self.crc,
+            is_valid: self.crc_ok,
+            records: self.records.iter().map(|r| r.as_kafka_prints_it(&self.timestamp_type)).collect(),
+        }
+    }
+}
+
+impl Record {
+    fn as_kafka_prints_it(&self, timestamp_type: &str) -> RecordDump {
+        let text = |data: &Data| String::from_utf8_lossy(&data.bytes()).into_owned();
+        let size = |data: &Data| i64::try_from(data.bytes().len()).expect("a length");
+        let content = match &self.control {
+            Some(control) => Content::EndTransaction {
+                control_type: control.control_type.clone(),
+                coordinator_epoch: control.coordinator_epoch.expect("a marker has one"),
+            },
+            None => Content::Data { key: self.key.as_ref().map(text), value: self.value.as_ref().map(text) },
+        };
+        RecordDump {
+            offset: self.offset,
+            timestamp_type: timestamp_type.to_owned(),
+            timestamp: self.timestamp,
+            key_size: self.key.as_ref().map_or(-1, size),
+            value_size: self.value.as_ref().map_or(-1, size),
+            sequence: self.sequence,
+            header_keys: self.headers.iter().map(|h| h.key.as_str()).collect::<Vec<_>>().join(","),
+            content,
+        }
+    }
 }
 
 impl Data {

@@ -10,76 +10,7 @@ use std::path::Path;
 use bytes::Bytes;
 use kafka_protocol::records::{RecordBatchDecoder, TimestampType};
 use system_tests::fixtures::{ALL, Fixture};
-use system_tests::kafka_dump::{BatchDump, Content, LogDump, RecordDump};
-use system_tests::log_dump::{self, Batch, Data, Finding, Record, Segment};
-
-fn text(data: Option<&Data>) -> Option<String> {
-    data.map(|data| String::from_utf8_lossy(&data.bytes()).into_owned())
-}
-
-fn size(data: Option<&Data>) -> i64 {
-    data.map_or(-1, |data| i64::try_from(data.bytes().len()).unwrap())
-}
-
-/// Our record in the form of Kafka's dump.
-fn record_as_kafka_prints_it(record: &Record, timestamp_type: &str) -> RecordDump {
-    let content = match &record.control {
-        Some(control) => Content::EndTransaction {
-            control_type: control.control_type.clone(),
-            coordinator_epoch: control.coordinator_epoch.unwrap(),
-        },
-        None => Content::Data { key: text(record.key.as_ref()), value: text(record.value.as_ref()) },
-    };
-    RecordDump {
-        offset: record.offset,
-        timestamp_type: timestamp_type.to_owned(),
-        timestamp: record.timestamp,
-        key_size: size(record.key.as_ref()),
-        value_size: size(record.value.as_ref()),
-        sequence: record.sequence,
-        header_keys: record.headers.iter().map(|h| h.key.as_str()).collect::<Vec<_>>().join(","),
-        content,
-    }
-}
-
-/// Our batch in the form of Kafka's dump.
-fn batch_as_kafka_prints_it(batch: &Batch) -> BatchDump {
-    assert_eq!(batch.records_error, None, "batch at {}", batch.base_offset);
-    BatchDump {
-        base_offset: batch.base_offset,
-        last_offset: batch.last_offset,
-        count: batch.record_count,
-        base_sequence: batch.base_sequence,
-        last_sequence: batch.last_sequence,
-        producer_id: batch.producer_id,
-        producer_epoch: batch.producer_epoch,
-        leader_epoch: batch.leader_epoch,
-        is_transactional: batch.transactional,
-        is_control: batch.control,
-        delete_horizon: batch.delete_horizon,
-        position: batch.position,
-        timestamp_type: batch.timestamp_type.clone(),
-        max_timestamp: batch.max_timestamp,
-        size: batch.size,
-        compression: batch.compression.clone(),
-        crc: batch.crc,
-        is_valid: batch.crc_ok,
-        records: batch
-            .records
-            .iter()
-            .map(|record| record_as_kafka_prints_it(record, &batch.timestamp_type))
-            .collect(),
-    }
-}
-
-fn assert_as_kafka_reads_it(name: &str, ours: &Segment, kafka: &LogDump) {
-    for (ours, kafka) in ours.batches.iter().zip(&kafka.batches) {
-        assert_eq!(&batch_as_kafka_prints_it(ours), kafka, "{name}");
-    }
-    assert_eq!(ours.batches.len(), kafka.batches.len(), "{name}");
-    let tail: Option<u64> = ours.damage.iter().find(|d| d.resumes_at.is_none()).map(|d| d.bytes);
-    assert_eq!(tail, kafka.invalid_tail_bytes, "{name}");
-}
+use system_tests::log_dump::{self, Batch, Data, Finding};
 
 /// Compares every segment of a fixture with Kafka's dump; returns how many records were compared.
 fn compare_with_kafkas_dump(fixture: &Fixture) -> usize {
@@ -89,7 +20,7 @@ fn compare_with_kafkas_dump(fixture: &Fixture) -> usize {
         for ours in log_dump::dump(&partition).1 {
             let name = fixture.name_of(&ours.path);
             let Some(kafka) = fixture.dump.logs.get(&name) else { continue };
-            assert_as_kafka_reads_it(&name, &ours, kafka);
+            ours.assert_as_kafka_reads_it(kafka);
             records += ours.batches.iter().map(|batch| batch.records.len()).sum::<usize>();
             seen.push(name);
         }
