@@ -186,8 +186,7 @@ impl Store {
     /// Takes over what other processes committed.
     fn look(&mut self) -> Result<(), CoordinationError> {
         let failed = |error: rusqlite::Error| database::while_doing("read records", &error);
-        let data_version: i64 =
-            self.connection.pragma_query_value(None, "data_version", |row| row.get(0)).map_err(failed)?;
+        let data_version = data_version(&self.connection).map_err(failed)?;
         if self.data_version == Some(data_version) {
             return Ok(());
         }
@@ -204,6 +203,10 @@ impl Store {
         self.known = changes.version;
         self.view.merge(changes);
     }
+}
+
+fn data_version(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.prepare_cached("PRAGMA data_version")?.query_row((), |row| row.get(0))
 }
 
 type Sorted = (Vec<Box<dyn Write>>, Vec<oneshot::Sender<Result<(), CoordinationError>>>);

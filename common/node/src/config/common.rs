@@ -17,7 +17,7 @@ crate::settings! {
         data_dir: PathBuf = "data.dir", required;
         /// The address that other nodes and clients are told, HOST:PORT. Absent: the address that was bound, 127.0.0.1 in place of "any".
         advertise: Option<Endpoint> = "advertise", optional;
-        /// Where the cluster's records are: file:DIR (all nodes on this machine), or leader:HOST:PORT[,HOST:PORT] (through the leader-svc of any node).
+        /// Where the cluster's records are: file:DIR (all nodes on this machine), or leader:HOST:PORT,… (through the leader-svc of any node).
         coordination: CoordinationTarget = "coordination", required;
         /// How log lines look: text or json.
         log_format: LogFormat = "log.format", default "text";
