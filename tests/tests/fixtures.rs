@@ -4,6 +4,8 @@
 //! Kafka's dump has no header values; for these, and once more for everything else about records, crate kafka-protocol is
 //! the witness.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
+
 use std::fs;
 use std::path::Path;
 
@@ -102,7 +104,9 @@ fn problems(directory: &Path) -> Vec<Finding> {
 }
 
 /// What is wrong, and where: kind, position, first offset, end offset.
-fn places(problems: &[Finding]) -> Vec<(&str, Option<u64>, Option<i64>, Option<i64>)> {
+type Place<'a> = (&'a str, Option<u64>, Option<i64>, Option<i64>);
+
+fn places(problems: &[Finding]) -> Vec<Place<'_>> {
     problems.iter().map(|p| (p.kind.as_str(), p.position, p.offset, p.end_offset)).collect()
 }
 

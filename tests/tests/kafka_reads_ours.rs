@@ -1,6 +1,8 @@
 //! A3: directories that our log wrote, as a leader and as a follower, pass Kafka's own DumpLogSegments: every batch and
 //! record with `--deep-iteration`, and the indexes with its sanity check.
 
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by a panic")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

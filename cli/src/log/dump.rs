@@ -35,10 +35,27 @@ pub(crate) struct DumpArgs {
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Line<'a> {
-    Partition { directory: String, partition: &'a str },
-    Segment { base_offset: i64, file: String, bytes: u64 },
+    Partition {
+        directory: String,
+        partition: &'a str,
+    },
+    Segment {
+        base_offset: i64,
+        file: String,
+        bytes: u64,
+    },
     Batch(DumpedBatch),
-    Damage { position: u64, bytes: u64, reason: String, resumes_at: Option<i64> },
+    Damage {
+        position: u64,
+        bytes: u64,
+        reason: String,
+        resumes_at: Option<i64>,
+    },
+    /// The tail of a log that a program has open.
+    InUse {
+        position: u64,
+        bytes: u64,
+    },
 }
 
 /// A batch's header and, unless they are left out, its records. -1 stands for "none" where Kafka's format has it so.
@@ -121,8 +138,10 @@ fn dump_partition(
     let directory = partition.path.display().to_string();
     printer.print(&Line::Partition { directory, partition: &partition.name })?;
     let mut verdict = Verdict::Good;
-    for base in partition.files()?.segments {
-        verdict = verdict.and(dump_segment(args, partition, base, &mut printer)?);
+    let segments = partition.files()?.segments;
+    for base in &segments {
+        let is_last = segments.last() == Some(base);
+        verdict = verdict.and(dump_segment(args, partition, *base, is_last, &mut printer)?);
     }
     Ok(verdict)
 }
@@ -131,6 +150,7 @@ fn dump_segment(
     args: &DumpArgs,
     partition: &PartitionDir,
     base: Offset,
+    is_last: bool,
     printer: &mut Printer<'_>,
 ) -> Result<Verdict, LogCommandError> {
     let path = partition.segment_file(base, "log");
@@ -147,6 +167,11 @@ fn dump_segment(
                     verdict = Verdict::Wrong;
                 }
                 printer.print(&Line::Batch(dumped))?;
+            }
+            Scanned::Bad(Bad { position, bytes, resumes_at: None, .. })
+                if is_last && partition.is_in_use()? =>
+            {
+                printer.print(&Line::InUse { position, bytes })?;
             }
             Scanned::Bad(Bad { position, bytes, error, batch, resumes_at }) => {
                 verdict = Verdict::Wrong;
@@ -268,6 +293,9 @@ impl fmt::Display for Line<'_> {
                 write!(f, "segment {base_offset}: {file}, {bytes} bytes")
             }
             Self::Batch(batch) => batch.fmt(f),
+            Self::InUse { position, bytes } => {
+                write!(f, "  in use: {bytes} bytes at {position} are being written")
+            }
             Self::Damage { position, bytes, reason, resumes_at } => {
                 write!(f, "  DAMAGE: {bytes} bytes at {position}: {reason}; ")?;
                 match resumes_at {

@@ -4,10 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
-use highwater_log::OsStorage;
 use highwater_log::checkpoint::{CheckpointFile, CheckpointState};
+use highwater_log::{OsStorage, PartitionLocks};
 use highwater_records::{BatchBuilder, Compression};
-use highwater_types::{Incarnation, LeaderEpoch, Offset, TopicId, WallTime};
+use highwater_types::{
+    Incarnation, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicIdPartition, WallTime,
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -138,6 +140,23 @@ fn a_torn_tail_is_not_damage_in_the_middle() {
     let earlier_segment = Sample::new();
     earlier_segment.edit(FIRST_LOG, |bytes| bytes.truncate(bytes.len() - 3));
     assert_eq!(earlier_segment.problems(), ["damage_in_the_middle"]);
+}
+
+#[test]
+fn a_partial_tail_of_a_log_that_is_held_is_in_use() {
+    let sample = Sample::new();
+    sample.edit(LAST_LOG, |bytes| bytes.truncate(bytes.len() - 3));
+    let topic_id = TopicId::from_kafka_text(TOPIC_ID).unwrap();
+    let id = TopicIdPartition::new(topic_id, PartitionIndex::new(0).unwrap());
+    let lock = PartitionLocks::open(sample.root.path()).unwrap().try_lock(id).unwrap().unwrap();
+    assert_eq!(verify(&sample.partition()), (vec![], vec!["in_use".to_owned()]));
+    let (verdict, lines) = run(&["dump"], &[&sample.partition()]);
+    assert_eq!(verdict, Verdict::Good);
+    assert!(lines.last().unwrap().contains("in use"), "{lines:?}");
+    sample.edit(FIRST_LOG, |bytes| bytes[70] ^= 1);
+    assert_eq!(sample.problems(), ["damage_in_the_middle"], "damage stays damage");
+    drop(lock);
+    assert_eq!(sample.problems(), ["damage_in_the_middle", "torn_tail"]);
 }
 
 #[test]

@@ -12,7 +12,10 @@ mod verify;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::Subcommand;
+
+use crate::outcome::Verdict;
+use crate::output::{OutputArgs, OutputFormat};
 
 /// Reads partition directories offline.
 #[derive(Debug, Subcommand)]
@@ -23,41 +26,6 @@ pub(crate) enum LogCommand {
     Verify(verify::VerifyArgs),
     /// Compares the bytes of partition directories, or of data directories partition by partition.
     Compare(compare::CompareArgs),
-}
-
-/// How the output looks.
-#[derive(Args, Clone, Copy, Debug)]
-pub(crate) struct OutputArgs {
-    /// How to print: text for people, or one JSON object a line.
-    #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
-    pub(crate) output: OutputFormat,
-}
-
-/// See [`OutputArgs`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum OutputFormat {
-    /// For people.
-    Text,
-    /// One JSON object a line.
-    Json,
-}
-
-/// Whether everything that was read is as it should be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// It is.
-    Good,
-    /// It is not, and the output says why.
-    Wrong,
-}
-
-impl Verdict {
-    pub(crate) const fn and(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::Good, Self::Good) => Self::Good,
-            (Self::Good | Self::Wrong, Self::Good | Self::Wrong) => Self::Wrong,
-        }
-    }
 }
 
 /// Why a command could not be carried out.

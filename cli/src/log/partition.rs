@@ -7,8 +7,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use highwater_log::checkpoint::{CHECKPOINT_FILE, LEADER_EPOCH_FILE, PARTITION_METADATA_FILE};
-use highwater_types::{Offset, TopicPartition};
+use highwater_log::checkpoint::{
+    CHECKPOINT_FILE, LEADER_EPOCH_FILE, LoadedPartitionMetadata, PARTITION_METADATA_FILE,
+    read_partition_metadata,
+};
+use highwater_log::{OsStorage, PartitionLocks};
+use highwater_types::{Offset, TopicIdPartition, TopicPartition};
 
 use super::LogCommandError;
 
@@ -102,6 +106,22 @@ impl PartitionDir {
         files.offset_indexes.sort_unstable();
         files.time_indexes.sort_unstable();
         Ok(files)
+    }
+
+    /// Whether a program of ours has the partition open: then what looks like a torn tail is being written just now.
+    pub(crate) fn is_in_use(&self) -> Result<bool, LogCommandError> {
+        let LoadedPartitionMetadata::Found(topic_id) = read_partition_metadata(&OsStorage, &self.path)?
+        else {
+            return Ok(false);
+        };
+        let resolved = fs::canonicalize(&self.path).map_err(|e| LogCommandError::read(&self.path, e))?;
+        let (Some(data_dir), Some(partition)) =
+            (resolved.parent(), TopicPartition::from_directory_name(&self.name))
+        else {
+            return Ok(false);
+        };
+        let id = TopicIdPartition::new(topic_id, partition.partition);
+        Ok(PartitionLocks::is_locked(data_dir, id)?)
     }
 
     /// The path of a segment's file with this extension.

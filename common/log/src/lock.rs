@@ -77,7 +77,7 @@ impl PartitionLocks {
     pub fn open(data_dir: &Path) -> StorageResult<Self> {
         let dir = data_dir.join(LOCK_DIR);
         fs::create_dir_all(&dir).map_err(|e| StorageError::new(StorageOperation::CreateDir, &dir, e))?;
-        let partitions = (0..LOCK_FILES).map(|number| LockFile::open(dir.join(format!("{number:02}"))));
+        let partitions = (0..LOCK_FILES).map(|number| LockFile::open(dir.join(lock_file_name(number))));
         let kernel = Kernel::Os {
             partitions: partitions.collect::<StorageResult<_>>()?,
             disk_id: LockFile::open(data_dir.join(DISK_ID_FILE))?,
@@ -104,6 +104,25 @@ impl PartitionLocks {
         self.try_lock_key(position_of(partition))
     }
 
+    /// Whether a program holds the partition's lock in `data_dir`. Takes nothing and creates nothing: for those who only
+    /// read, and want to know whether somebody writes meanwhile. (This process's own locks count.)
+    ///
+    /// # Errors
+    /// When that cannot be told.
+    pub fn is_locked(data_dir: &Path, partition: TopicIdPartition) -> StorageResult<bool> {
+        let position = position_of(partition);
+        let path = data_dir.join(LOCK_DIR).join(lock_file_name(position % LOCK_FILES));
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            // Nobody ever locked anything here.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(e) => return Err(StorageError::new(StorageOperation::Open, &path, e)),
+        };
+        LockFile { file, path: path.clone() }
+            .is_set(position)
+            .map_err(|errno| StorageError::new(StorageOperation::Lock, &path, errno.into()))
+    }
+
     /// Takes the lock under which the disk identity rotates; `None` when somebody has it.
     pub(crate) fn try_lock_disk_id(&self) -> StorageResult<Option<LockGuard>> {
         self.try_lock_key(DISK_ID_KEY)
@@ -127,6 +146,10 @@ impl Drop for LockGuard {
         let was_held = held.remove(&self.key);
         debug_assert!(was_held, "a guard holds its lock until it is dropped");
     }
+}
+
+fn lock_file_name(number: u64) -> String {
+    format!("{number:02}")
 }
 
 fn position_of(partition: TopicIdPartition) -> u64 {
@@ -194,15 +217,25 @@ impl LockFile {
 
     /// Locks or unlocks one byte, without waiting.
     fn set(&self, kind: libc::c_int, position: u64) -> nix::Result<()> {
-        let range = libc::flock {
-            l_type: libc::c_short::try_from(kind).map_err(|_| Errno::EINVAL)?,
-            l_whence: libc::c_short::try_from(libc::SEEK_SET).map_err(|_| Errno::EINVAL)?,
-            l_start: i64::try_from(position).map_err(|_| Errno::EINVAL)?,
-            l_len: 1,
-            l_pid: 0,
-        };
-        fcntl(&self.file, FcntlArg::F_OFD_SETLK(&range)).map(drop)
+        fcntl(&self.file, FcntlArg::F_OFD_SETLK(&one_byte(kind, position)?)).map(drop)
     }
+
+    /// Whether somebody else, by another open file description, has locked the byte.
+    fn is_set(&self, position: u64) -> nix::Result<bool> {
+        let mut range = one_byte(libc::F_WRLCK, position)?;
+        fcntl(&self.file, FcntlArg::F_OFD_GETLK(&mut range))?;
+        Ok(libc::c_int::from(range.l_type) != libc::F_UNLCK)
+    }
+}
+
+fn one_byte(kind: libc::c_int, position: u64) -> nix::Result<libc::flock> {
+    Ok(libc::flock {
+        l_type: libc::c_short::try_from(kind).map_err(|_| Errno::EINVAL)?,
+        l_whence: libc::c_short::try_from(libc::SEEK_SET).map_err(|_| Errno::EINVAL)?,
+        l_start: i64::try_from(position).map_err(|_| Errno::EINVAL)?,
+        l_len: 1,
+        l_pid: 0,
+    })
 }
 
 #[cfg(test)]

@@ -45,6 +45,20 @@ fn one_holder_per_partition_on_the_operating_systems_disk() {
 }
 
 #[test]
+fn who_only_reads_sees_whether_a_lock_is_held_and_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let is_locked = |index| PartitionLocks::is_locked(dir.path(), partition(index)).unwrap();
+    assert!(!is_locked(0), "no lock files yet");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "and none were made");
+    let locks = PartitionLocks::open(dir.path()).unwrap();
+    let guard = locks.try_lock(partition(0)).unwrap().unwrap();
+    assert!(is_locked(0) && !is_locked(1));
+    assert!(is_locked(0), "looking frees nothing");
+    drop(guard);
+    assert!(!is_locked(0));
+}
+
+#[test]
 fn one_holder_per_partition_on_the_simulated_disk() {
     let disk = SimDisk::new(1);
     exclude_each_other(

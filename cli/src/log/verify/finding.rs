@@ -21,6 +21,8 @@ pub(crate) enum Severity {
 pub(crate) enum FindingKind {
     /// The last segment ends within a batch, or in one with a wrong CRC, and nothing good follows: what a crash leaves.
     TornTail,
+    /// The same, in a directory that a program holds: it is being written just now.
+    InUse,
     /// Bad bytes with good batches after them: no crash leaves that.
     DamageInTheMiddle,
     /// Offsets go back, or do not begin where the segment's name says.
@@ -108,6 +110,7 @@ impl FindingKind {
     const fn name(self) -> &'static str {
         match self {
             Self::TornTail => "torn tail",
+            Self::InUse => "in use",
             Self::DamageInTheMiddle => "damage in the middle",
             Self::OffsetsOutOfOrder => "offsets out of order",
             Self::UndecodableRecords => "undecodable records",

@@ -91,7 +91,9 @@ fn check_segment(
                 for (_, index) in &mut indexes {
                     index.on_bad(bad.position, bad.bytes);
                 }
-                findings.push(name_damage(&path, &bad, expected, is_last));
+                let is_tail = is_last && bad.resumes_at.is_none();
+                let in_use = is_tail && partition.is_in_use()?;
+                findings.push(name_damage(&path, &bad, expected, is_tail, in_use));
             }
         }
     }
@@ -143,16 +145,16 @@ fn check_batch(
     }
 }
 
-/// A crash leaves a bad end and nothing after it; anything else is damage.
-fn name_damage(path: &Path, bad: &Bad<'_>, expected: Offset, is_last: bool) -> Finding {
+/// A crash leaves a bad end and nothing after it, and so does an append that is under way; anything else is damage.
+fn name_damage(path: &Path, bad: &Bad<'_>, expected: Offset, is_tail: bool, in_use: bool) -> Finding {
     let Bad { position, bytes, error, resumes_at, .. } = bad;
     let detail = format!("{bytes} bytes: {error}");
-    let (kind, end) = match resumes_at {
-        None if is_last => (FindingKind::TornTail, None),
-        None => (FindingKind::DamageInTheMiddle, None),
-        Some(end) => (FindingKind::DamageInTheMiddle, Some(end.get())),
+    let finding = match (is_tail, in_use) {
+        (true, true) => Finding::note(FindingKind::InUse, path, detail),
+        (true, false) => Finding::problem(FindingKind::TornTail, path, detail),
+        (false, _) => Finding::problem(FindingKind::DamageInTheMiddle, path, detail),
     };
-    Finding::problem(kind, path, detail).at(*position).offsets(expected.get(), end)
+    finding.at(*position).offsets(expected.get(), resumes_at.map(Offset::get))
 }
 
 impl Walked {
