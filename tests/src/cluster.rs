@@ -317,6 +317,16 @@ impl Server {
         String::from_utf8_lossy(&fs::read(&self.output).unwrap_or_default()).into_owned()
     }
 
+    /// The warnings and errors that it printed, over all its lives.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let output = self.output();
+        let loud = output
+            .lines()
+            .filter(|line| line.split_whitespace().take(3).any(|word| word == "WARN" || word == "ERROR"));
+        loud.map(str::to_owned).collect()
+    }
+
     fn start(&mut self, environment: Vec<(OsString, OsString)>) {
         assert!(self.process.is_none(), "{self} runs already");
         let flag = |key: &str| format!("--{}", key.replace('.', "-"));

@@ -24,6 +24,29 @@ const NEVER: &[&str] = &[
 /// Words that mark unfinished work; allowed with the number of the issue that finishes it: `TODO(#12)`.
 const UNFINISHED: &[&str] = &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X:")];
 
+/// Constructors of `tonic::Status`. Product code outside `wire` takes a status from `wire::status`, so that codes and
+/// details are decided in one place.
+const STATUS: &[&str] = &[
+    "Status::new(",
+    "Status::with_",
+    "Status::cancelled(",
+    "Status::unknown(",
+    "Status::invalid_argument(",
+    "Status::deadline_exceeded(",
+    "Status::not_found(",
+    "Status::already_exists(",
+    "Status::permission_denied(",
+    "Status::resource_exhausted(",
+    "Status::failed_precondition(",
+    "Status::aborted(",
+    "Status::out_of_range(",
+    "Status::unimplemented(",
+    "Status::internal(",
+    "Status::unavailable(",
+    "Status::data_loss(",
+    "Status::unauthenticated(",
+];
+
 /// Every file of the repository by its path from `root`, without build output and git's own files.
 pub(crate) fn of_the_repository(root: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -61,6 +84,15 @@ pub(crate) fn complaints(path: &Path, text: &str) -> Vec<String> {
             complaints.push(format!("{shown}: {lines} lines, at most {LINES_MAX}"));
         }
     }
+    if is_product_code(path) && !path.starts_with("common/wire") {
+        // Unit tests stand at the end of a file and may build what they like.
+        let product = text.split("#[cfg(test)]").next().unwrap_or_default();
+        for (index, line) in product.lines().enumerate() {
+            if STATUS.iter().any(|constructor| holds_apart(line, constructor)) {
+                complaints.push(format!("{shown}:{}: builds a gRPC status outside wire", index + 1));
+            }
+        }
+    }
     if path.ends_with("Cargo.toml") && text.contains("[package]") {
         let generated = path == Path::new("proto/Cargo.toml");
         if !generated && !text.contains("[lints]\nworkspace = true") {
@@ -77,6 +109,13 @@ pub(crate) fn complaints(path: &Path, text: &str) -> Vec<String> {
         }
     }
     complaints
+}
+
+/// Whether a file is Rust code that ends up in a program, as opposed to a test or a test's tools.
+fn is_product_code(path: &Path) -> bool {
+    let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    let is_test = name.ends_with("_test.rs") || name.starts_with("test_") || name == "fake.rs";
+    name.ends_with(".rs") && !is_test && !path.starts_with("tests")
 }
 
 /// Whether `line` holds `text` where it is not the tail of a longer name or path.
@@ -128,6 +167,22 @@ fn a_crate_without_the_lints_is_reported() {
     let with = "[package]\nname = \"x\"\n\n[lints]\nworkspace = true\n";
     assert_eq!(complaints(Path::new("cli/Cargo.toml"), with), Vec::<String>::new());
     assert_eq!(complaints(Path::new("cli/Cargo.toml"), "[package]\nname = \"x\"\n").len(), 1);
+}
+
+#[test]
+fn a_status_built_outside_wire_is_reported() {
+    let code = "//! x\nfn f() { Err(Status::internal(\"x\")) }\n";
+    assert_eq!(complaints(Path::new("leader-svc/src/x.rs"), code).len(), 1);
+    assert_eq!(complaints(Path::new("common/wire/src/status.rs"), code), Vec::<String>::new());
+    assert_eq!(complaints(Path::new("leader-svc/src/x_test.rs"), code), Vec::<String>::new());
+    let tested = "//! x\n#[cfg(test)]\nmod tests { fn f() { Status::internal(\"x\") } }\n";
+    assert_eq!(complaints(Path::new("leader-svc/src/x.rs"), tested), Vec::<String>::new());
+    let spared = "//! x\nuse tonic::Status;\nfn f(status: &Status) { SerialStatus::new(); }\n";
+    assert_eq!(complaints(Path::new("leader-svc/src/x.rs"), spared), Vec::<String>::new());
+    assert_eq!(
+        complaints(Path::new("leader-svc/src/x.rs"), &code.replace("Status::i", "tonic::Status::i")).len(),
+        1
+    );
 }
 
 #[test]
