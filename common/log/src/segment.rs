@@ -234,6 +234,10 @@ impl<S: Storage> Segment<S> {
         self.indexes.write().pinned = false;
     }
 
+    pub(crate) fn has_pinned_indexes(&self) -> bool {
+        self.indexes.read().pinned
+    }
+
     /// Forgets the indexes unless they are pinned; they are read again when needed.
     pub(crate) fn unload_indexes(&self) {
         let mut slot = self.indexes.write();

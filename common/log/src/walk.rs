@@ -33,13 +33,6 @@ pub(crate) struct Walked {
     pub(crate) position: u64,
 }
 
-impl Walked {
-    /// Where the batch ends, in bytes.
-    pub(crate) fn end(&self) -> u64 {
-        self.position.saturating_add(self.header.size() as u64)
-    }
-}
-
 /// What ended a walk before the end.
 #[derive(Clone, Debug)]
 pub(crate) struct BadBatch {
@@ -76,11 +69,6 @@ impl<'a, F: StorageFile> Walk<'a, F> {
         self
     }
 
-    /// Where the next batch begins.
-    pub(crate) fn position(&self) -> u64 {
-        self.position
-    }
-
     /// The next batch; `None` at the end. After a bad one the walk stands still.
     pub(crate) fn next(&mut self) -> StorageResult<Option<Result<Walked, BadBatch>>> {
         while let Some(hole) =
@@ -114,12 +102,6 @@ impl<'a, F: StorageFile> Walk<'a, F> {
         }
         self.position = position.saturating_add(header.size() as u64);
         Ok(Some(Ok(Walked { header, position })))
-    }
-
-    /// The bytes of the batch that [`Self::next`] returned last; only where CRCs are checked (they are in memory then).
-    pub(crate) fn batch_bytes(&self, batch: &Walked) -> Option<&[u8]> {
-        let from = usize::try_from(batch.position.checked_sub(self.window_start)?).ok()?;
-        self.window.get(from..from.checked_add(batch.header.size())?)
     }
 
     /// The bytes at the position, `need` of them or those up to the end.

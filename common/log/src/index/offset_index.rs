@@ -49,12 +49,6 @@ impl OffsetIndex {
         after.checked_sub(1).and_then(|i| self.entries.get(i)).copied()
     }
 
-    /// The entry of the last indexed batch that begins before `position`.
-    pub(crate) fn before_position(&self, position: u64) -> Option<OffsetEntry> {
-        let after = self.entries.partition_point(|e| u64::from(e.position) < position);
-        after.checked_sub(1).and_then(|i| self.entries.get(i)).copied()
-    }
-
     /// Drops the entries of batches that begin at or after `position`.
     pub(crate) fn truncate_to_position(&mut self, position: u64) {
         let keep = self.entries.partition_point(|e| u64::from(e.position) < position);

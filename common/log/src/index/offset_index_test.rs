@@ -20,13 +20,6 @@ fn floor_is_the_last_entry_at_or_before_the_offset() {
 }
 
 #[test]
-fn before_position_is_strict() {
-    let index = index(&[(4, 100), (9, 250)]);
-    assert_eq!(index.before_position(100), None);
-    assert_eq!(index.before_position(101).unwrap().relative, 4);
-}
-
-#[test]
 fn truncation_drops_batches_that_begin_at_the_position_or_later() {
     let mut index = index(&[(4, 100), (9, 250), (20, 700)]);
     index.truncate_to_position(250);

@@ -31,6 +31,7 @@ impl TimeIndex {
         self.entries.last().copied()
     }
 
+    #[cfg(test)]
     pub(crate) fn entries(&self) -> &[TimeEntry] {
         &self.entries
     }

@@ -67,26 +67,39 @@ impl<S: Storage> Log<S> {
     pub(super) fn flush_uncut(&self) -> Result<LogPositions, LogError> {
         let _flushing = self.flushing.lock();
         self.usable()?;
+        Ok(self.sync_all_unflushed()?.positions())
+    }
+
+    /// The same for the writer, in the middle of an append.
+    pub(super) fn sync_unflushed(&self) -> StorageResult<()> {
+        let _flushing = self.flushing.lock();
+        self.sync_all_unflushed().map(drop)
+    }
+
+    /// The caller holds `flushing`.
+    fn sync_all_unflushed(&self) -> StorageResult<Arc<View<S>>> {
         // The view first: whatever it holds was noted as unflushed before it was published, or was flushed already.
         let before = self.view.load_full();
         let unflushed = std::mem::replace(&mut *self.unflushed.lock(), Unflushed::nothing());
         if unflushed.is_nothing() && before.flushed == before.log_end {
-            return Ok(before.positions());
+            return Ok(before);
         }
-        if let Err(error) = unflushed.sync(self) {
-            self.fail(Unusable::FlushFailed, &error);
-            return Err(error.into());
-        }
-        let after = self.publish(|view| {
-            let overtaken = view.generation != before.generation;
-            let flushed = if overtaken { view.flushed } else { view.flushed.max(before.log_end) };
-            View { flushed, ..view.clone() }
-        });
+        unflushed.sync(self).inspect_err(|error| self.fail(Unusable::FlushFailed, error))?;
+        let after = self.publish_flushed(&before);
         debug_assert!(
             after.generation != before.generation || after.flushed >= before.log_end,
             "what was appended before is flushed"
         );
-        Ok(after.positions())
+        Ok(after)
+    }
+
+    /// What `before` held is flushed; unless a truncation came between, everything up to its log end.
+    pub(super) fn publish_flushed(&self, before: &View<S>) -> Arc<View<S>> {
+        self.publish(|view| {
+            let overtaken = view.generation != before.generation;
+            let flushed = if overtaken { view.flushed } else { view.flushed.max(before.log_end) };
+            View { flushed, ..view.clone() }
+        })
     }
 
     /// A segment is about to be written.

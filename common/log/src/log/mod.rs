@@ -194,4 +194,16 @@ impl<S: Storage> Log<S> {
 #[cfg(test)]
 mod append_test;
 #[cfg(test)]
+mod crash_test;
+#[cfg(test)]
 pub(crate) mod fixture_test;
+#[cfg(test)]
+mod flush_test;
+#[cfg(test)]
+mod read_test;
+#[cfg(test)]
+mod recover_test;
+#[cfg(test)]
+mod retention_test;
+#[cfg(test)]
+mod truncate_test;

@@ -202,7 +202,10 @@ impl<'a, S: Storage> Opening<'a, S> {
         };
         let mut scan = Scan::run(ground(self.state.clean), &found)?;
         let mut repairs = std::mem::take(&mut scan.repairs);
-        if self.state.clean && (scan.end > self.state.recovery_point || !scan.damage.is_empty()) {
+        let is_known = |d: &DamagedBytes| {
+            lost.iter().any(|l| l.start <= d.damage.range.start && d.damage.range.end <= l.end)
+        };
+        if self.state.clean && (scan.end > self.state.recovery_point || !scan.damage.iter().all(is_known)) {
             // Somebody wrote to it after the clean mark, or damaged it: the mark is worth nothing.
             found = Listing::read(self.storage, &self.dir)?.segments;
             scan = Scan::run(ground(false), &found)?;
@@ -236,8 +239,8 @@ impl<'a, S: Storage> Opening<'a, S> {
         Ok(())
     }
 
-    /// What is missing between the log start and the first segment. Nothing acknowledged: a restart of the log was
-    /// interrupted, and what is left of the old one goes. Else it is lost.
+    /// What is missing between the log start and the first segment is lost. Nothing that was acknowledged follows it: then the
+    /// first segment never reached the disk, or a restart of the log was interrupted, and what is left of the log goes.
     fn check_head(
         &mut self,
         found: &mut Vec<Found>,
@@ -247,9 +250,8 @@ impl<'a, S: Storage> Opening<'a, S> {
         else {
             return Ok(None);
         };
-        let lost = OffsetRange::new(self.state.log_start, first.min(protected));
-        if !lost.is_empty() {
-            return Ok(Some(lost));
+        if first <= protected {
+            return Ok(Some(OffsetRange::new(self.state.log_start, first)));
         }
         for removed in found.drain(..).rev() {
             remove_segment_files(self.storage, &self.dir, removed.base)?;
@@ -258,7 +260,7 @@ impl<'a, S: Storage> Opening<'a, S> {
                 segment: removed.base,
                 position: 0,
                 bytes: removed.len,
-                reason: "the log was being restarted below it".to_owned(),
+                reason: "nothing holds the offsets before it".to_owned(),
             });
         }
         self.storage.sync_dir(&self.dir)?;

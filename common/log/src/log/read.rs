@@ -5,7 +5,7 @@
 //! be anything, and the read starts over. Removed segments stay readable for those who hold them.
 
 use bytes::Bytes;
-use highwater_records::{BatchError, HEADER_BYTES, batches};
+use highwater_records::{BatchError, batches};
 use highwater_types::Offset;
 
 use super::Log;
@@ -143,7 +143,11 @@ impl<S: Storage> Log<S> {
                 None => break,
             }
         }
-        debug_assert!(end >= HEADER_BYTES, "the first batch is always returned");
+        if read.batches == 0 {
+            // The first batch was there a moment ago: a truncation began (then this answer is dropped), or the disk rots.
+            let reason = "the batch changed while it was read".to_owned();
+            return Err(ReadError::Corrupt { asked: read.next, reason });
+        }
         read.records = buffer.freeze(end);
         Ok(read)
     }

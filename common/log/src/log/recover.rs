@@ -7,7 +7,8 @@
 //!
 //! After a clean stop only the end of the last segment is read. Otherwise every batch from the recovery point on is checked
 //! with its CRC, headers from the beginning of the segment that holds it. A batch whose epoch falls ends the log: a removed
-//! segment can come back after a power loss.
+//! segment can come back after a power loss. So does a segment that does not touch the one before it: one between them is
+//! missing (below the recovery point, gaps are compaction's).
 
 use std::ops::Range;
 use std::path::Path;
@@ -60,6 +61,8 @@ pub(super) struct Scan<'a, S: Storage> {
     /// The log end so far.
     pub(super) end: Offset,
     last_epoch: Option<LeaderEpoch>,
+    /// The base of the segment before, also of one that was empty and went.
+    last_base: Option<Offset>,
     pub(super) runs: Vec<EpochRun>,
     pub(super) damage: Vec<DamagedBytes>,
     pub(super) repairs: Vec<Repair>,
@@ -99,6 +102,7 @@ impl<'a, S: Storage> Scan<'a, S> {
             segments: Vec::new(),
             end: found.first().map_or(Offset::ZERO, |first| first.base),
             last_epoch: None,
+            last_base: None,
             runs: Vec::new(),
             damage: Vec::new(),
             repairs: Vec::new(),
@@ -111,12 +115,22 @@ impl<'a, S: Storage> Scan<'a, S> {
                 break;
             }
         }
+        scan.activate_last()?;
         assert!(scan.segments.is_sorted_by(|a, b| a.base() < b.base()), "segments rise");
         assert!(
             scan.segments.last().is_none_or(|last| last.base() <= scan.end),
             "the log ends in its last segment"
         );
         Ok(scan)
+    }
+
+    /// The last segment is appended to: its indexes stay in memory. It was read as a closed one when what followed it went.
+    fn activate_last(&mut self) -> StorageResult<()> {
+        let Some(last) = self.segments.last().filter(|last| !last.segment.has_pinned_indexes()) else {
+            return Ok(());
+        };
+        last.segment.pin_indexes(last.segment.indexes_from_log(last.len, &[], self.ground.index_interval)?);
+        last.segment.empty_index_files()
     }
 
     /// Reads one segment; `false` when the log ends in it although others follow.
@@ -126,6 +140,7 @@ impl<'a, S: Storage> Scan<'a, S> {
             // Left behind between the creation of its successor and its own removal.
             remove_segment_files(self.ground.storage, self.ground.dir, found.base)?;
             self.changed = true;
+            self.last_base = Some(found.base);
             return Ok(true);
         }
         if found.base < self.end {
@@ -135,12 +150,20 @@ impl<'a, S: Storage> Scan<'a, S> {
             );
             return self.end_before(found, later, reason).map(|()| false);
         }
+        if self.misses_something_before(found.base) {
+            let reason = format!("nothing holds the offsets from {} to segment {}", self.end, found.base);
+            return self.end_before(found, later, reason).map(|()| false);
+        }
         let segment =
             Arc::new(Segment::open(self.ground.storage, self.ground.dir, found.base, Access::ReadWrite)?);
         segment.set_last_written(self.ground.now);
+        let before = self.end;
         self.end = found.base;
+        self.last_base = Some(found.base);
         if self.may_be_skipped(found, next_base) {
             self.check_closed_indexes(found, &segment)?;
+            // It was flushed, so it reaches up to the next one (or there is nothing between).
+            self.end = next_base.unwrap_or(self.end);
             self.segments.push(SegmentRef { segment, len: found.len });
             return Ok(true);
         }
@@ -153,7 +176,7 @@ impl<'a, S: Storage> Scan<'a, S> {
             self.segments.push(SegmentRef { segment, len: found.len });
             return Ok(true);
         }
-        self.read_segment(found, segment, later)
+        self.read_segment(found, segment, later, before)
     }
 
     /// Whether a closed segment need not be read: it lies below the recovery point and nothing in it was lost before.
@@ -163,6 +186,16 @@ impl<'a, S: Storage> Scan<'a, S> {
         let was_damaged =
             self.ground.lost.iter().any(|lost| lost.start < range.end && range.start < lost.end);
         (self.ground.clean || next <= self.ground.recovery_point) && !was_damaged
+    }
+
+    /// Whether something unflushed is missing in front of a segment. Segments touch, as the log writes them, unless none could
+    /// hold the gap, or a lost tail was passed over.
+    fn misses_something_before(&self, base: Offset) -> bool {
+        let Some(last_base) = self.last_base else { return false };
+        let touches = base <= self.end || self.end < self.ground.recovery_point;
+        let is_wide = i32::try_from(base.since(last_base)).is_err();
+        let is_known = self.ground.lost.iter().any(|lost| lost.start <= self.end && base <= lost.end);
+        !touches && !is_wide && !is_known && !self.ground.clean
     }
 
     fn is_whole_before(&self, base: Offset) -> bool {
@@ -200,6 +233,7 @@ impl<'a, S: Storage> Scan<'a, S> {
         found: &Found,
         segment: Arc<Segment<S>>,
         later: &[Found],
+        before: Offset,
     ) -> StorageResult<bool> {
         let old = segment.read_indexes(found.len)?;
         let mut claims = Claims::of(&old);
@@ -216,9 +250,17 @@ impl<'a, S: Storage> Scan<'a, S> {
                 Stop::End => break,
                 Stop::CheckFromHere(at) => (check_from, position) = (None, at),
                 Stop::Bad { position: at, reason, header } => {
+                    // The name of a segment alone does not prove that the log reached its base.
+                    let proves_nothing = at == 0 && !self.segments.is_empty() && before < found.base;
+                    if proves_nothing {
+                        self.end = before;
+                    }
                     match self.after_bad(found, &segment, later, at, &reason, header)? {
                         Next::ResumeAt(at) => position = at,
                         Next::SegmentEnds => break,
+                        Next::LogEnds(_) if proves_nothing => {
+                            return self.end_before(found, later, reason).map(|()| false);
+                        }
                         Next::LogEnds(at) => {
                             (len, ends) = (at, true);
                             self.cut(found, &segment, later, at, reason)?;
@@ -455,24 +497,28 @@ impl<'a, S: Storage> Scan<'a, S> {
 
     /// A closed segment that is not read: its index files must be there and have entries where there is something to index.
     fn check_closed_indexes(&mut self, found: &Found, segment: &Segment<S>) -> StorageResult<()> {
-        let reason = if self.ground.clean && found.index_lengths_fit() {
+        if self.ground.clean && found.index_lengths_fit() {
             return Ok(());
-        } else {
-            match segment.read_indexes(found.len)? {
-                Ok(indexes) if indexes.offsets.len() > 0 || found.len < LARGE_WITHOUT_ENTRY_BYTES => {
-                    return Ok(());
-                }
-                Ok(_) => "empty although the segment is large".to_owned(),
-                Err(reason) => reason,
+        }
+        let reason = match segment.read_indexes(found.len)? {
+            Ok(indexes)
+                if indexes.offsets.len() > 0 || found.len <= u64::from(self.ground.index_interval) =>
+            {
+                return Ok(());
             }
+            Ok(_) => "no entries".to_owned(),
+            Err(reason) => reason,
         };
         let made = segment.indexes_from_log(found.len, &[], self.ground.index_interval)?;
+        let was_right = reason == "no entries" && made.offsets.len() == 0;
         segment.pin_indexes(made);
         segment.write_indexes(true)?;
         segment.unpin_indexes();
         segment.unload_indexes();
-        let kind = if reason.starts_with("time") { IndexKind::Time } else { IndexKind::Offset };
-        self.note_index(found.base, kind, reason);
+        if !was_right {
+            let kind = if reason.starts_with("time") { IndexKind::Time } else { IndexKind::Offset };
+            self.note_index(found.base, kind, reason);
+        }
         Ok(())
     }
 
@@ -491,9 +537,6 @@ impl<'a, S: Storage> Scan<'a, S> {
         self.ground.storage.sync_dir(self.ground.dir)
     }
 }
-
-/// A closed segment this large without an index entry was not indexed.
-const LARGE_WITHOUT_ENTRY_BYTES: u64 = 4 << 20;
 
 /// What the old offset index says, compared with the batches as they are met.
 struct Claims {

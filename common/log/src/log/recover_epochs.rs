@@ -38,7 +38,7 @@ pub(super) fn recover<S: Storage>(
         LoadedEpochs::Damaged { salvaged, reason } => (salvaged, Some(reason)),
     };
     let is_empty = segments.iter().all(|s| s.len == 0);
-    let wrong = wrong.or_else(|| contradiction(&stored, runs));
+    let wrong = wrong.or_else(|| contradiction(&stored, runs, log_end));
     let mut epochs = stored.clone();
     // What began beyond the end was cut. What began at the end stays: a leadership that appended nothing (S36).
     epochs.truncate_from_end(log_end.next());
@@ -56,13 +56,23 @@ pub(super) fn recover<S: Storage>(
     Ok(RecoveredEpochs { changed: epochs != stored, epochs, repair })
 }
 
-/// Where the file says something else than the batches.
-fn contradiction(stored: &LeaderEpochCache, runs: &[EpochRun]) -> Option<String> {
+/// Where the file says something else than the batches, the last of which ends at `log_end`.
+fn contradiction(stored: &LeaderEpochCache, runs: &[EpochRun], log_end: Offset) -> Option<String> {
     let differs = |run: &&EpochRun| {
         [run.first, run.last].iter().any(|offset| stored.epoch_at(*offset) != Some(run.epoch))
     };
-    let run = runs.iter().find(differs)?;
-    Some(format!("the batches from offset {} to {} are of epoch {}", run.first, run.last, run.epoch))
+    if let Some(run) = runs.iter().find(differs) {
+        return Some(format!(
+            "the batches from offset {} to {} are of epoch {}",
+            run.first, run.last, run.epoch
+        ));
+    }
+    let last = runs.last()?;
+    let within = stored.entries().iter().find(|e| e.epoch > last.epoch && e.start < log_end)?;
+    Some(format!(
+        "epoch {} begins at offset {} within a batch of epoch {}",
+        within.epoch, within.start, last.epoch
+    ))
 }
 
 /// Makes the cache from the headers of all batches; keeps what the old one knows of later leaderships without a batch.
@@ -71,7 +81,7 @@ fn from_batches<S: Storage>(
     old: &LeaderEpochCache,
 ) -> StorageResult<LeaderEpochCache> {
     let mut epochs = LeaderEpochCache::new();
-    let mut last = None;
+    let mut last = Offset::ZERO;
     for entry in segments {
         let mut walk = Walk::new(entry.segment.file(), Check::Header, 0, entry.len);
         // Damage ends the walk through a segment; the next one goes on.
@@ -80,12 +90,12 @@ fn from_batches<S: Storage>(
             if let Some(epoch) = batch.header.leader_epoch().filter(|epoch| Some(*epoch) > latest) {
                 epochs.assign(epoch, batch.header.base_offset());
             }
-            last = Some(batch.header.base_offset());
+            last = batch.header.next_offset();
         }
     }
     for entry in old.entries() {
         let is_later = epochs.latest().is_none_or(|latest| entry.epoch > latest.epoch);
-        if is_later && Some(entry.start) > last {
+        if is_later && entry.start >= last {
             epochs.assign(entry.epoch, entry.start);
         }
     }

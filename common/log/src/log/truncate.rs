@@ -62,6 +62,10 @@ impl<S: Storage> Log<S> {
         }
         let point = self.cut_point(&view, target)?;
         assert!(point.end <= target, "nothing at or after the target stays");
+        if point.end < view.log_start && view.log_start <= target {
+            // The log start lies within the batch that goes: nothing of the log is left.
+            return self.restart_at(&view, view.log_start, high_watermark, order);
+        }
         let side_file = self.keep_cut_bytes(&view, &point, high_watermark)?;
         let renew = renewal(&view, point.end, order);
         self.lower_checkpoint(point.end, view.log_start.min(point.end), renew)?;

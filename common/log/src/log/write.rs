@@ -75,7 +75,7 @@ impl<S: Storage> Log<S> {
         let mut rolled = false;
         while let Some(first) = rest.first() {
             if self.must_roll(writer, first, now) {
-                rolled |= self.roll(writer, first.first, now)?;
+                rolled |= self.roll(writer, first, now)?;
             }
             let (run, later) = rest.split_at(self.run_length(rest));
             self.write_run(writer, inputs, run, epochs.take(), now)?;
@@ -116,10 +116,26 @@ impl<S: Storage> Log<S> {
         batches.iter().take_while(fits).count().max(1)
     }
 
-    /// Closes the active segment and begins one at `base`. An empty one is replaced instead. Returns whether one was closed.
-    fn roll(&self, writer: &mut Writer, base: Offset, now: WallTime) -> StorageResult<bool> {
+    /// The base of the segment that begins with `batch`: the log end, so that segments touch and a missing one is noticed when
+    /// the log is opened. Where no segment can hold the gap before the batch, its base; everything before is flushed then, so
+    /// that nothing can be missing.
+    fn next_base(&self, view: &View<S>, batch: &Planned) -> StorageResult<Offset> {
+        let span = batch.next.since(view.log_end.next());
+        if batch.first < view.active.base() {
+            return Ok(batch.first);
+        }
+        if i32::try_from(span).is_ok() {
+            return Ok(view.log_end);
+        }
+        self.sync_unflushed()?;
+        Ok(batch.first)
+    }
+
+    /// Closes the active segment and begins the one of `batch`. An empty one is replaced instead. Returns whether one was closed.
+    fn roll(&self, writer: &mut Writer, batch: &Planned, now: WallTime) -> StorageResult<bool> {
         let view = self.view.load_full();
         let old = &view.active;
+        let base = self.next_base(&view, batch)?;
         assert!(old.base() != base, "one base, one segment");
         let closed = old.len > 0;
         if closed {

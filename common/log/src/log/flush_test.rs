@@ -1,0 +1,188 @@
+//! Flushing, and failures that are final, on the simulated disk (which fails on demand) and, where it can be had, on both.
+
+use nix::libc;
+
+use super::fixture_test::{
+    NOW, SimTestDisk, TestDisk, batch, batch_dated, e, hw, kill, lead, o, on_both_disks, open, options,
+    read_all, small_config, try_open,
+};
+use crate::storage::StorageOperation;
+use crate::{AppendError, CutOrder, LogConfig, LogError, OpenOptions, StorageFile as _, Unusable};
+use highwater_types::Durability;
+
+on_both_disks!(
+    a_flush_reports_what_it_flushed,
+    a_flush_covers_every_segment,
+    the_high_watermark_written_is_flushed,
+    lazy_checkpoints_are_written_when_something_moved,
+    epochs_that_were_noted_are_found_again,
+);
+
+fn a_flush_reports_what_it_flushed<D: TestDisk>() {
+    let disk = D::new();
+    let (log, _) = open(&disk, LogConfig::default());
+    lead(&log, 0, 3, 2);
+    assert_eq!((log.flushed(), log.log_end()), (o(0), o(6)));
+    assert_eq!(log.flush().unwrap().flushed, o(6));
+    lead(&log, 0, 1, 1);
+    assert_eq!((log.flushed(), log.flush().unwrap().flushed), (o(6), o(7)));
+    log.truncate_to(o(4), o(0), CutOrder::Leader).unwrap();
+    assert_eq!(log.flushed(), o(4));
+}
+
+fn a_flush_covers_every_segment<D: TestDisk>() {
+    let disk = D::new();
+    let (log, _) = open(&disk, small_config());
+    lead(&log, 0, 50, 2);
+    assert_eq!(log.flush().unwrap().flushed, o(100));
+    assert_eq!(log.flush().unwrap(), log.positions(), "nothing is left to flush");
+}
+
+fn the_high_watermark_written_is_flushed<D: TestDisk>() {
+    for (durability, written) in [(Durability::Fsync, 4), (Durability::PageCache, 6)] {
+        let disk = D::new();
+        let (log, _) = open(&disk, LogConfig { durability, ..LogConfig::default() });
+        lead(&log, 0, 2, 2);
+        log.flush().unwrap();
+        lead(&log, 0, 1, 2);
+        log.write_checkpoint(hw(6, 0), 0).unwrap();
+        assert_eq!(log.checkpointed_high_watermark(), hw(written, 0));
+    }
+}
+
+fn lazy_checkpoints_are_written_when_something_moved<D: TestDisk>() {
+    let disk = D::new();
+    let (log, _) = open(&disk, LogConfig::default());
+    lead(&log, 0, 2, 2);
+    log.flush().unwrap();
+    assert!(log.write_checkpoint_lazy(hw(2, 0), 0).unwrap());
+    assert!(!log.write_checkpoint_lazy(hw(2, 0), 0).unwrap());
+    assert!(log.write_checkpoint_lazy(hw(4, 0), 0).unwrap());
+    kill(log);
+    assert_eq!(
+        open(&disk, LogConfig::default()).1.high_watermark,
+        hw(4, 0),
+        "the page cache outlives the process"
+    );
+}
+
+fn epochs_that_were_noted_are_found_again<D: TestDisk>() {
+    use highwater_types::PartitionEpoch;
+    let disk = D::new();
+    let (log, _) = open(&disk, LogConfig::default());
+    log.note_epochs(Some(e(3)), PartitionEpoch::new(9)).unwrap();
+    log.note_epochs(Some(e(1)), PartitionEpoch::new(2)).unwrap();
+    assert_eq!(log.highest_epochs(), (Some(e(3)), Some(PartitionEpoch::new(9))));
+    kill(log);
+    let report = open(&disk, LogConfig::default()).1;
+    assert_eq!(
+        (report.highest_leader_epoch, report.highest_partition_epoch),
+        (Some(e(3)), Some(PartitionEpoch::new(9)))
+    );
+}
+
+#[test]
+fn a_failed_flush_is_final_and_cuts_what_was_not_flushed() {
+    let disk = SimTestDisk::new();
+    let (log, _) = open(&disk, small_config());
+    lead(&log, 0, 10, 2);
+    log.flush().unwrap();
+    lead(&log, 0, 30, 2);
+    let active = log.view.load().active.segment.file().path().to_owned();
+    disk.disk.fail_next(StorageOperation::Sync, &active, libc::EIO);
+    assert!(matches!(log.flush(), Err(LogError::Storage(_))));
+    assert!(matches!(log.usable(), Err(Unusable::FlushFailed(_))));
+    assert_eq!((log.log_end(), log.flushed()), (o(20), o(20)), "nothing that may be gone is believed");
+    assert!(matches!(log.flush(), Err(LogError::Unusable(_))), "later flushes are no success");
+    assert!(matches!(log.append_as_leader(&[batch(1)], e(0), NOW), Err(AppendError::Unusable(_))));
+    assert!(log.truncate_to(o(0), o(0), CutOrder::Leader).is_err());
+    let bytes = read_all(&log, o(0));
+    kill(log);
+    let (log, report) = open(&disk, small_config());
+    assert_eq!((log.log_end(), report.damage, read_all(&log, o(0))), (o(20), vec![], bytes));
+    lead(&log, 0, 1, 1);
+    assert_eq!(log.flush().unwrap().flushed, o(21));
+}
+
+#[test]
+fn after_a_failed_append_none_succeeds_until_recovery() {
+    let disk = SimTestDisk::new();
+    let (log, _) = open(&disk, LogConfig::default());
+    lead(&log, 0, 3, 2);
+    disk.disk.fail_next(
+        StorageOperation::Write,
+        &log.directory().join("00000000000000000000.log"),
+        libc::EIO,
+    );
+    let error = log.append_as_leader(&[batch(2)], e(0), NOW).unwrap_err();
+    assert!(matches!(error, AppendError::Storage(_)), "{error}");
+    for _ in 0..3 {
+        assert!(matches!(log.append_as_leader(&[batch(1)], e(0), NOW), Err(AppendError::Unusable(_))));
+    }
+    assert_eq!((log.log_end(), read_all(&log, o(0)).len()), (o(6), 3 * batch(2).len()), "reading goes on");
+    kill(log);
+    let (log, report) = open(&disk, LogConfig::default());
+    assert_eq!((log.log_end(), report.renewal), (o(6), None));
+    lead(&log, 0, 1, 2);
+    assert_eq!(log.log_end(), o(8));
+}
+
+#[test]
+fn a_full_disk_leaves_the_last_whole_batch() {
+    let disk = SimTestDisk::new();
+    let (log, _) = open(&disk, LogConfig::default());
+    lead(&log, 0, 3, 2);
+    disk.disk.set_space_left(Some(1000));
+    let error = log.append_as_leader(&[batch_dated(1, 5000, NOW)], e(0), NOW).unwrap_err();
+    assert!(matches!(&error, AppendError::Storage(e) if e.is_disk_full()), "{error}");
+    assert_eq!(log.log_end(), o(6));
+    let file =
+        crate::Storage::file_len(&disk.storage(), &log.directory().join("00000000000000000000.log")).unwrap();
+    assert_eq!(file, log.positions().size, "the torn bytes are cut");
+    kill(log);
+    disk.disk.set_space_left(None);
+    let (log, report) = open(&disk, LogConfig::default());
+    assert_eq!((log.log_end(), report.repairs), (o(6), vec![]));
+}
+
+#[test]
+fn a_truncation_that_fails_half_way_ends_all_changes() {
+    let disk = SimTestDisk::new();
+    let (log, _) = open(&disk, small_config());
+    lead(&log, 0, 40, 2);
+    log.flush().unwrap();
+    disk.disk.fail_next(StorageOperation::SyncDir, log.directory(), libc::EIO);
+    assert!(log.truncate_to(o(10), o(0), CutOrder::Leader).is_err());
+    assert!(matches!(log.usable(), Err(Unusable::ChangeFailed(_))));
+    kill(log);
+    let (log, report) = open(&disk, small_config());
+    assert_eq!((log.log_end(), report.damage), (o(10), vec![]));
+}
+
+#[test]
+fn a_flush_that_a_truncation_overtook_acknowledges_nothing() {
+    let disk = SimTestDisk::new();
+    let (log, _) = open(&disk, LogConfig::default());
+    lead(&log, 0, 10, 2);
+    // The flush has seen the log end 20; before it is done, the log is cut to 10 and grows to 30 under another epoch.
+    let before = log.view.load_full();
+    log.truncate_to(o(10), o(0), CutOrder::Leader).unwrap();
+    lead(&log, 1, 10, 2);
+    let after = log.publish_flushed(&before);
+    assert_eq!((after.flushed, after.log_end), (o(0), o(30)), "the offsets 10 to 20 are others now");
+    assert_eq!(log.flush().unwrap().flushed, o(30));
+}
+
+#[test]
+fn a_replica_that_cannot_renew_does_not_open() {
+    let disk = SimTestDisk::new();
+    let config = LogConfig { durability: Durability::PageCache, ..LogConfig::default() };
+    let (log, _) = open(&disk, config.clone());
+    lead(&log, 0, 2, 2);
+    let slots = log.directory().join("checkpoint");
+    kill(log);
+    disk.disk.fail_next(StorageOperation::Write, &slots, libc::EIO);
+    let again = OpenOptions { boot_id: super::fixture_test::OTHER_BOOT, ..options(config) };
+    assert!(try_open(&disk, again.clone()).is_err());
+    assert!(try_open(&disk, again).unwrap().1.renewal.is_some());
+}
