@@ -7,7 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater_coordination::ClusterView;
+use highwater_coordination::{ClusterView, Membership};
+use highwater_node::MonotonicClock;
 use highwater_node::grpc::Deadline;
 use highwater_proto::v1;
 use highwater_protocol::fetch::TopicRef;
@@ -24,28 +25,33 @@ use crate::registry::resolve_topic;
 /// The longest wait that a DescribeCluster gets, whatever it asks for.
 pub const MAX_DESCRIBE_WAIT: Duration = Duration::from_secs(30);
 
+/// How often a waiting answer looks whether this program still holds its session.
+const SESSION_CHECK: Duration = Duration::from_millis(500);
+
 /// Answers questions about the cluster from the view.
 #[derive(Clone, Debug)]
 pub struct ClusterDescriber {
     node: NodeId,
     program: Program,
     view: watch::Receiver<Arc<ClusterView>>,
-    holds_session: watch::Receiver<bool>,
+    membership: Arc<Membership>,
+    clock: MonotonicClock,
     draining: CancellationToken,
 }
 
 impl ClusterDescriber {
-    /// A describer for `program` on `node`. `holds_session` says whether the program renews its liveness; `draining` ends
-    /// every wait.
+    /// A describer for `program` on `node`. `membership` says whether the program renews its liveness; `draining` ends every
+    /// wait.
     #[must_use]
     pub const fn new(
         node: NodeId,
         program: Program,
         view: watch::Receiver<Arc<ClusterView>>,
-        holds_session: watch::Receiver<bool>,
+        membership: Arc<Membership>,
+        clock: MonotonicClock,
         draining: CancellationToken,
     ) -> Self {
-        Self { node, program, view, holds_session, draining }
+        Self { node, program, view, membership, clock, draining }
     }
 
     /// The recorded state; waits up to `max_wait` while it is still `known`.
@@ -60,9 +66,8 @@ impl ClusterDescriber {
     ) -> Result<v1::DescribeClusterResponse, ReplicationError> {
         let until = Instant::now() + before(deadline, max_wait.min(MAX_DESCRIBE_WAIT));
         let mut view = self.view.clone();
-        let mut session = self.holds_session.clone();
         loop {
-            if !*session.borrow_and_update() {
+            if !self.membership.holds_its_session(self.clock.now()) {
                 return Err(ReplicationError::new(
                     ErrorCode::CoordinationUnavailable,
                     format!(
@@ -75,12 +80,14 @@ impl ClusterDescriber {
             if known != Some(now.version()) {
                 return Ok(self.encode(&now));
             }
+            if Instant::now() >= until {
+                return Ok(self.unchanged(&now));
+            }
             tokio::select! {
-                // Both senders live as long as the program; a closed one would end the wait with the state as it is.
+                // The sender lives as long as the program; a closed one would end the wait with the state as it is.
                 changed = view.changed() => if changed.is_err() { return Ok(self.unchanged(&now)) },
-                changed = session.changed() => if changed.is_err() { return Ok(self.unchanged(&now)) },
                 () = self.draining.cancelled() => return Ok(self.unchanged(&now)),
-                () = tokio::time::sleep_until(until) => return Ok(self.unchanged(&now)),
+                () = tokio::time::sleep_until(until.min(Instant::now() + SESSION_CHECK)) => {}
             }
         }
     }

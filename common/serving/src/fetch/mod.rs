@@ -35,7 +35,8 @@ pub struct Fetch {
 }
 
 /// The shorter of `wait` and what is left until `deadline`, so that a wait ends with an answer (S79).
-pub(crate) fn before(deadline: Option<Deadline>, wait: Duration) -> Duration {
+#[must_use]
+pub fn before(deadline: Option<Deadline>, wait: Duration) -> Duration {
     deadline.map_or(wait, |deadline| wait.min(deadline.remaining()))
 }
 

@@ -1,0 +1,137 @@
+//! ClusterService: describes the cluster, and changes its topics.
+//!
+//! What must hold: a topic is created by its record, which is written last (design.md 6.9); a write of unknown outcome is
+//! made again with the same ids, so that it cannot create two topics; whatever cannot be done says why with a code.
+
+mod adopt;
+mod create;
+mod placement;
+mod register;
+mod replication;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater_coordination::{Coordination, CoordinationError, Membership};
+use highwater_proto::v1;
+use highwater_proto::v1::cluster_service_server::ClusterService;
+use highwater_serving::describe::ClusterDescriber;
+use highwater_serving::registry::resolve_topic;
+use highwater_serving::{PartitionHost as _, Registry, Volume};
+use highwater_types::{ErrorCode, ReplicationError};
+use highwater_wire::{admin, status};
+use tonic::{Request, Response, Status};
+
+pub(crate) use replication::ReplicationApi;
+
+use crate::partition::LedPartition;
+use crate::server::{caller_of, check_cluster, deadline_of};
+
+/// How often a write of unknown outcome is tried, with the pause before each next one.
+const WRITE_ATTEMPTS: u32 = 5;
+const WRITE_PAUSE: Duration = Duration::from_millis(200);
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// The service.
+#[derive(Clone, Debug)]
+pub(crate) struct ClusterApi {
+    pub(crate) volume: Volume,
+    pub(crate) coordination: Arc<dyn Coordination>,
+    pub(crate) membership: Arc<Membership>,
+    pub(crate) host: Arc<Registry<LedPartition>>,
+    pub(crate) describer: ClusterDescriber,
+}
+
+#[tonic::async_trait]
+impl ClusterService for ClusterApi {
+    async fn describe_cluster(
+        &self,
+        request: Request<v1::DescribeClusterRequest>,
+    ) -> Answer<v1::DescribeClusterResponse> {
+        let deadline = deadline_of(&request);
+        let request = request.into_inner();
+        let wait = Duration::from_millis(request.max_wait_ms.unwrap_or(0).into());
+        let described = self.describer.describe_cluster(request.known_version, wait, deadline).await;
+        Ok(Response::new(described.map_err(|e| status::from_error(&e))?))
+    }
+
+    async fn describe_topics(
+        &self,
+        request: Request<v1::DescribeTopicsRequest>,
+    ) -> Answer<v1::DescribeTopicsResponse> {
+        let asked = admin::decode_selection(&request.into_inner().topics)?;
+        Ok(Response::new(self.describer.describe_topics(&asked)))
+    }
+
+    async fn create_topic(
+        &self,
+        request: Request<v1::CreateTopicRequest>,
+    ) -> Answer<v1::CreateTopicResponse> {
+        let create = admin::decode_create(&request.into_inner())?;
+        let topic = self.create(create).await.map_err(|e| status::from_error(&e))?;
+        Ok(Response::new(v1::CreateTopicResponse { topic: Some(self.describer.topic(&topic)) }))
+    }
+
+    async fn adopt_topic(&self, request: Request<v1::AdoptTopicRequest>) -> Answer<v1::AdoptTopicResponse> {
+        let adopt = admin::decode_adopt(&request.into_inner())?;
+        let topic = self.adopt(adopt).await.map_err(|e| status::from_error(&e))?;
+        Ok(Response::new(v1::AdoptTopicResponse { topic: Some(self.describer.topic(&topic)) }))
+    }
+
+    async fn delete_topic(
+        &self,
+        request: Request<v1::DeleteTopicRequest>,
+    ) -> Answer<v1::DeleteTopicResponse> {
+        let asked = admin::decode_delete(&request.into_inner())?;
+        let view = self.host.view();
+        let topic = resolve_topic(&view, &asked).map_err(|e| status::from_error(&e))?;
+        let delete = || self.coordination.delete_topic(topic.id);
+        let deleted = retried(delete).await.map_err(|e| status::from_error(&e))?;
+        tracing::info!(topic = %deleted.name, id = %deleted.id, "deleted a topic");
+        Ok(Response::new(v1::DeleteTopicResponse {
+            topic: deleted.name.to_string(),
+            topic_id: deleted.id.to_string(),
+        }))
+    }
+
+    async fn register_agent(
+        &self,
+        request: Request<v1::RegisterAgentRequest>,
+    ) -> Answer<v1::RegisterAgentResponse> {
+        let caller = caller_of(&request)?;
+        let agent = admin::decode_register(&caller, &request.into_inner())?;
+        check_cluster(agent.cluster.as_ref(), &self.volume.cluster_id)?;
+        let answer = self.register(agent).await.map_err(|e| status::from_error(&e))?;
+        Ok(Response::new(answer))
+    }
+}
+
+/// Makes a write again while its outcome is unknown or the store cannot be reached, a few times.
+async fn retried<T, F: Future<Output = Result<T, CoordinationError>>>(
+    write: impl Fn() -> F,
+) -> Result<T, ReplicationError> {
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        match write().await {
+            Err(error) if error.is_retryable() && attempts < WRITE_ATTEMPTS => {
+                tokio::time::sleep(WRITE_PAUSE).await;
+            }
+            outcome => return outcome.map_err(|error| refused(&error)),
+        }
+    }
+}
+
+/// An error of the store as it travels.
+fn refused(error: &CoordinationError) -> ReplicationError {
+    let code = match error {
+        CoordinationError::Unavailable(_) | CoordinationError::Unknown(_) => {
+            ErrorCode::CoordinationUnavailable
+        }
+        CoordinationError::NotFound(_) => ErrorCode::UnknownTopicOrPartition,
+        CoordinationError::Invalid(_) => ErrorCode::InvalidRequest,
+        CoordinationError::ReadOnly | CoordinationError::Unreadable(_) => ErrorCode::Internal,
+    };
+    ReplicationError::new(code, error.to_string())
+}

@@ -1,0 +1,158 @@
+//! Appends of one partition, in order, and its flushes.
+//!
+//! What must hold: appends run one after the other on the blocking pool; what gathered while one ran becomes one write;
+//! under `fsync` each is followed by a request to flush, and a flush that starts later than an append covers it, so that
+//! one flush serves many (group commit) while the next append runs. Both queues are bounded.
+
+use std::sync::Weak;
+
+use bytes::Bytes;
+use highwater_log::OffsetRange;
+use highwater_node::{PushError, SerialQueue};
+use highwater_types::{ErrorCode, Offset, ReplicationError};
+use tokio::sync::oneshot;
+
+use super::handle::LedPartition;
+use crate::produce::CheckedBatches;
+
+/// Appends that become one write, at most.
+const MERGED_APPENDS_MAX: usize = 128;
+
+/// A flush that runs, and one that covers everything appended meanwhile.
+const FLUSHES: usize = 2;
+
+/// What to append.
+#[derive(Debug)]
+pub(super) struct Append {
+    pub(super) batches: CheckedBatches,
+    /// Refused while the in-sync set is too small (S61).
+    pub(super) needs_min_isr: bool,
+    pub(super) reply: oneshot::Sender<Result<Appended, ReplicationError>>,
+}
+
+/// Where it went.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Appended {
+    pub(super) range: OffsetRange,
+    pub(super) log_start: Offset,
+}
+
+/// The queue of appends.
+#[derive(Debug)]
+pub(super) struct AppendQueue(SerialQueue<Append>);
+
+impl AppendQueue {
+    pub(super) fn new(name: &str, capacity: usize, partition: Weak<LedPartition>) -> Self {
+        Self(SerialQueue::new(format!("append {name}"), capacity, MERGED_APPENDS_MAX, move |appends| {
+            // Gone: the replies are dropped, which tells those who wait.
+            if let Some(partition) = partition.upgrade() {
+                partition.run_appends(appends);
+            }
+        }))
+    }
+
+    /// Waits for room.
+    pub(super) async fn push(&self, append: Append) -> Result<(), PushError<Append>> {
+        self.0.push(append).await
+    }
+
+    /// Lets what was accepted run, and accepts nothing more.
+    pub(super) async fn close(&self) {
+        self.0.close().await;
+    }
+}
+
+/// The queue of flushes.
+#[derive(Debug)]
+pub(super) struct FlushQueue(SerialQueue<()>);
+
+impl FlushQueue {
+    pub(super) fn new(name: &str, partition: Weak<LedPartition>) -> Self {
+        Self(SerialQueue::new(format!("flush {name}"), FLUSHES, FLUSHES, move |_| {
+            if let Some(partition) = partition.upgrade() {
+                partition.run_flush();
+            }
+        }))
+    }
+
+    /// Asks for a flush of what is appended by now. When there is no room, one is waiting that has not begun.
+    pub(super) fn request(&self) {
+        match self.0.try_push(()) {
+            Ok(()) | Err(PushError::Full(()) | PushError::Closed(())) => {}
+        }
+    }
+
+    pub(super) async fn close(&self) {
+        self.0.close().await;
+    }
+}
+
+impl LedPartition {
+    /// One write for all of `appends`. *Blocks.*
+    fn run_appends(&self, appends: Vec<Append>) {
+        let mut accepted = Vec::with_capacity(appends.len());
+        for append in appends {
+            match self.admit(&append) {
+                Ok(()) => accepted.push(append),
+                Err(refusal) => answer(append.reply, Err(refusal)),
+            }
+        }
+        if accepted.is_empty() {
+            return;
+        }
+        let inputs: Vec<Bytes> = accepted.iter().map(|append| append.batches.bytes.clone()).collect();
+        let now = self.context.now();
+        match self.replica.append(&inputs, now.wall, now.monotonic) {
+            Ok(appended) => {
+                debug_assert_eq!(appended.inputs.len(), accepted.len(), "a range per input");
+                let log_start = self.replica.log().log_start();
+                for (append, range) in accepted.into_iter().zip(appended.inputs) {
+                    answer(append.reply, Ok(Appended { range, log_start }));
+                }
+                if self.is_fsync() {
+                    self.flush_queue.request();
+                }
+                self.context.purgatory.wake(self.replica.id());
+                self.execute_effects();
+            }
+            Err(error) => {
+                let why = ReplicationError::new(error.code(), error.to_string());
+                for append in accepted {
+                    answer(append.reply, Err(why.clone()));
+                }
+                self.on_disk_error("append", &error);
+            }
+        }
+    }
+
+    fn admit(&self, append: &Append) -> Result<(), ReplicationError> {
+        if self.replica.is_over() {
+            return Err(self.leadership_over());
+        }
+        if append.needs_min_isr { self.replica.check_min_isr() } else { Ok(()) }
+    }
+
+    /// *Blocks.*
+    fn run_flush(&self) {
+        match self.replica.flush(self.context.clocks.monotonic.now()) {
+            Ok(flushed) => {
+                self.flushes.reach(flushed);
+                self.execute_effects();
+            }
+            Err(error) => self.on_disk_error("flush", &error),
+        }
+    }
+}
+
+/// Nobody may wait for the answer: the client went away, or asked for none.
+fn answer(
+    reply: oneshot::Sender<Result<Appended, ReplicationError>>,
+    outcome: Result<Appended, ReplicationError>,
+) {
+    let _nobody = reply.send(outcome);
+}
+
+/// The queue is closed, or was dropped with the append in it.
+pub(super) fn queue_closed() -> ReplicationError {
+    ReplicationError::new(ErrorCode::NotLeaderOrFollower, "this node stops leading the partition")
+}

@@ -1,0 +1,342 @@
+//! Which partitions this node leads: follows the cluster's records and brings the program in line with them.
+//!
+//! What must hold:
+//! - One thing at a time per partition: standing, leading, or closing. What comes meanwhile is looked at afterwards.
+//! - This node leads only by a record that it wrote itself since it started (design.md 6.2).
+//! - A leadership that is over is taken out of the table first, so that requests learn where to go, then closed.
+//! - A directory is deleted for a tombstone of its topic id only; one that no record knows is reported and kept.
+//!
+//! Every failure is retried with a growing pause; a newer record ends the pause.
+
+mod stand;
+mod strays;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater_coordination::{ClusterView, Membership, ProgramState, first_leadership_delay};
+use highwater_serving::Volume;
+use highwater_serving::registry::{Hosting, Registry};
+use highwater_types::{
+    ErrorCode, NodeId, PartitionEpoch, PartitionRecord, Program, ReplicationError, TopicIdPartition,
+    TopicRecord,
+};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use self::stand::{Stood, stand};
+use self::strays::Strays;
+use crate::partition::{LedPartition, PartitionContext, PartitionEvent};
+
+/// Pauses after a failed attempt.
+const RETRY_MIN: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// How long a leadership that ended waits for answers that still read its log (design.md 6.6).
+const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How many logs are flushed and closed at the same time when the program stops.
+const CONCURRENT_CLOSES: usize = 16;
+
+/// What the manager's tasks share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) node: NodeId,
+    pub(crate) volume: Volume,
+    pub(crate) registry: Arc<Registry<LedPartition>>,
+    pub(crate) context: Arc<PartitionContext>,
+    pub(crate) membership: Arc<Membership>,
+    pub(crate) replica_lag_time_max: Duration,
+    pub(crate) hw_propagation: Duration,
+    pub(crate) leadership_stagger: Duration,
+    /// Bounds how many logs are opened at the same time.
+    pub(crate) opening: Semaphore,
+    pub(crate) stop: CancellationToken,
+}
+
+/// What the manager does about a partition just now.
+#[derive(Debug)]
+enum Slot {
+    /// It is new; this node stands when its turn has come.
+    WaitsItsTurn { since: Instant },
+    /// A task takes the leadership.
+    Standing,
+    /// Served.
+    Leading(Arc<LedPartition>),
+    /// A task closes the log.
+    Closing,
+    /// An attempt failed; the next one is at this time, or with a newer record.
+    Paused { until: Instant, seen: PartitionEpoch },
+}
+
+#[derive(Debug)]
+enum Done {
+    Stood(TopicIdPartition, PartitionEpoch, Stood),
+    Closed(TopicIdPartition),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct ReplicaManager {
+    shared: Arc<Shared>,
+    slots: HashMap<TopicIdPartition, Slot>,
+    /// How long the last pause of a partition was; forgotten when it leads.
+    pauses: HashMap<TopicIdPartition, Duration>,
+    tasks: JoinSet<Done>,
+    strays: Strays,
+}
+
+impl ReplicaManager {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            slots: HashMap::new(),
+            pauses: HashMap::new(),
+            tasks: JoinSet::new(),
+            strays: Strays::default(),
+        }
+    }
+
+    /// Runs until the program stops; then closes every log.
+    pub(crate) async fn run(mut self, mut events: mpsc::UnboundedReceiver<PartitionEvent>) {
+        let mut view = self.shared.context.coordination.view();
+        let stop = self.shared.stop.clone();
+        let mut next = None;
+        let mut look = true;
+        loop {
+            if std::mem::take(&mut look) {
+                let now = Arc::clone(&view.borrow_and_update());
+                next = self.reconcile(&now);
+            }
+            let due = async {
+                match next {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => break,
+                // The store's handle lives as long as the program.
+                changed = view.changed() => if changed.is_err() { break } else { look = true },
+                Some(event) = events.recv() => look |= self.on_event(event),
+                Some(done) = self.tasks.join_next() => look |= self.on_done(done, &view.borrow()),
+                () = due => look = true,
+            }
+        }
+        self.close_all().await;
+    }
+
+    /// Brings every partition in line with `view`; answers when something is due without a change.
+    fn reconcile(&mut self, view: &ClusterView) -> Option<Instant> {
+        self.leave_deleted(view);
+        let mut next: Option<Instant> = None;
+        for (topic, record) in view.partitions() {
+            if record.has_replica(self.shared.node) || self.slots.contains_key(&record.id()) {
+                let due = self.reconcile_one(topic, record);
+                next = [next, due].into_iter().flatten().min();
+            }
+        }
+        self.strays.look(&self.shared, view, self.slots.keys().copied());
+        next
+    }
+
+    fn reconcile_one(&mut self, topic: &Arc<TopicRecord>, record: &Arc<PartitionRecord>) -> Option<Instant> {
+        let id = record.id();
+        match self.slots.get(&id) {
+            Some(Slot::Leading(partition)) => {
+                if partition.record().partition_epoch < record.partition_epoch {
+                    partition.on_record(record);
+                }
+                return None;
+            }
+            Some(Slot::Standing | Slot::Closing) => return None,
+            Some(Slot::Paused { until, seen })
+                if *until > Instant::now() && *seen >= record.partition_epoch =>
+            {
+                return Some(*until);
+            }
+            Some(Slot::Paused { .. } | Slot::WaitsItsTurn { .. }) | None => {}
+        }
+        if record.leader == Some(self.shared.node) {
+            self.stand(topic, record);
+            return None;
+        }
+        self.reconcile_new(topic, record)
+    }
+
+    /// A partition without a first leadership: this node stands when those before it in the list did not.
+    fn reconcile_new(&mut self, topic: &Arc<TopicRecord>, record: &Arc<PartitionRecord>) -> Option<Instant> {
+        let id = record.id();
+        let expired = |node| {
+            self.shared.membership.state(node, Program::LeaderSvc) != ProgramState::Alive
+                && node != self.shared.node
+        };
+        let delay = first_leadership_delay(record, self.shared.node, self.shared.leadership_stagger, expired);
+        let Some(delay) = delay else {
+            if self.slots.remove(&id).is_some() {
+                self.shared.registry.remove(id);
+            }
+            return None;
+        };
+        let since = match self.slots.get(&id) {
+            Some(Slot::WaitsItsTurn { since }) => *since,
+            _ => Instant::now(),
+        };
+        if since + delay <= Instant::now() {
+            self.stand(topic, record);
+            return None;
+        }
+        self.slots.insert(id, Slot::WaitsItsTurn { since });
+        Some(since + delay)
+    }
+
+    fn stand(&mut self, topic: &Arc<TopicRecord>, record: &Arc<PartitionRecord>) {
+        let id = record.id();
+        self.slots.insert(id, Slot::Standing);
+        let opening = ReplicationError::new(ErrorCode::ReplicaNotAvailable, "the partition is being opened");
+        self.shared.registry.set(id, Hosting::Opening(opening));
+        let (shared, topic, record) = (Arc::clone(&self.shared), Arc::clone(topic), Arc::clone(record));
+        self.tasks.spawn(async move {
+            let seen = record.partition_epoch;
+            Done::Stood(id, seen, stand(shared, topic, record).await)
+        });
+    }
+
+    /// Answers whether the records are to be looked at again. They are not for each of 10,000 partitions that begins to
+    /// lead: what came meanwhile is told to it here.
+    fn on_done(&mut self, done: Result<Done, JoinError>, view: &ClusterView) -> bool {
+        match done {
+            Ok(Done::Stood(id, seen, stood)) => self.on_stood(id, seen, stood, view),
+            Ok(Done::Closed(id)) => self.slots.remove(&id).is_some(),
+            Err(failed) => {
+                // Its slot stays as it is: nothing is tried again after a fault of the program itself.
+                tracing::error!(error = %failed, "a task of the replica manager failed");
+                false
+            }
+        }
+    }
+
+    fn on_stood(
+        &mut self,
+        id: TopicIdPartition,
+        seen: PartitionEpoch,
+        stood: Stood,
+        view: &ClusterView,
+    ) -> bool {
+        match stood {
+            Stood::Leads(partition) => {
+                tracing::info!(
+                    partition = %partition.id_name(),
+                    epoch = partition.replica().epoch().get(),
+                    log_end = partition.replica().log_end().get(),
+                    "leading"
+                );
+                self.pauses.remove(&id);
+                self.shared.registry.set(id, Hosting::Online(Arc::clone(&partition)));
+                self.slots.insert(id, Slot::Leading(Arc::clone(&partition)));
+                let newest = view.partition(id);
+                if let Some(record) = newest {
+                    partition.on_record(record);
+                }
+                newest.is_none()
+            }
+            Stood::Lost => {
+                self.shared.registry.remove(id);
+                self.slots.remove(&id);
+                true
+            }
+            Stood::Failed(why) => {
+                tracing::warn!(partition = %id, error = %why, "could not take the leadership");
+                self.pause(id, seen, why);
+                true
+            }
+        }
+    }
+
+    fn pause(&mut self, id: TopicIdPartition, seen: PartitionEpoch, why: ReplicationError) {
+        let pause = self.pauses.get(&id).map_or(RETRY_MIN, |last| (*last * 2).min(RETRY_MAX));
+        self.pauses.insert(id, pause);
+        self.shared.registry.set(id, Hosting::Failed(why));
+        self.slots.insert(id, Slot::Paused { until: Instant::now() + pause, seen });
+    }
+
+    /// Answers whether the records are to be looked at again.
+    fn on_event(&mut self, event: PartitionEvent) -> bool {
+        let (PartitionEvent::Superseded(partition) | PartitionEvent::Failed(partition)) = &event;
+        let id = partition.replica().id();
+        // A leadership that is closing already, or an earlier one: nothing is left to do.
+        if !matches!(self.slots.get(&id), Some(Slot::Leading(current)) if Arc::ptr_eq(current, partition)) {
+            return false;
+        }
+        match event {
+            PartitionEvent::Superseded(partition) => {
+                tracing::info!(partition = %partition.id_name(), "the leadership is over");
+                self.shared.registry.remove(id);
+                self.close(id, partition);
+            }
+            PartitionEvent::Failed(partition) => {
+                partition.replica().abandon();
+                let why = ReplicationError::new(ErrorCode::StorageError, "the disk of this node failed");
+                self.pause(id, partition.record().partition_epoch, why);
+            }
+        }
+        true
+    }
+
+    fn close(&mut self, id: TopicIdPartition, partition: Arc<LedPartition>) {
+        self.slots.insert(id, Slot::Closing);
+        self.tasks.spawn(async move {
+            partition.close(CLOSE_PATIENCE).await;
+            Done::Closed(id)
+        });
+    }
+
+    /// Leaves partitions whose topic is gone. Their directories go when the log is closed (`strays.rs`).
+    fn leave_deleted(&mut self, view: &ClusterView) {
+        let gone: Vec<_> = self.slots.keys().filter(|id| view.partition(**id).is_none()).copied().collect();
+        for id in gone {
+            match self.slots.get(&id) {
+                Some(Slot::Leading(partition)) => {
+                    let partition = Arc::clone(partition);
+                    let why =
+                        ReplicationError::new(ErrorCode::UnknownTopicOrPartition, "the topic was deleted");
+                    self.shared.registry.remove(id);
+                    partition.stop_leading(&why);
+                    self.close(id, partition);
+                }
+                Some(Slot::Standing | Slot::Closing) | None => {}
+                Some(Slot::WaitsItsTurn { .. } | Slot::Paused { .. }) => {
+                    self.shared.registry.remove(id);
+                    self.slots.remove(&id);
+                }
+            }
+        }
+    }
+
+    /// The program stops: every log is flushed, marked clean and closed.
+    async fn close_all(mut self) {
+        let why = ReplicationError::new(ErrorCode::ShuttingDown, "this program is stopping");
+        let turns = Arc::new(Semaphore::new(CONCURRENT_CLOSES));
+        for (id, slot) in std::mem::take(&mut self.slots) {
+            let Slot::Leading(partition) = slot else { continue };
+            partition.stop_leading(&why);
+            self.shared.registry.remove(id);
+            let turns = Arc::clone(&turns);
+            self.tasks.spawn(async move {
+                let _turn = turns.acquire_owned().await.ok();
+                partition.close(CLOSE_PATIENCE).await;
+                Done::Closed(id)
+            });
+        }
+        while let Some(done) = self.tasks.join_next().await {
+            // A leadership that was taken at the last moment.
+            if let Ok(Done::Stood(_, _, Stood::Leads(partition))) = done {
+                partition.stop_leading(&why);
+                partition.close(CLOSE_PATIENCE).await;
+            }
+        }
+    }
+}

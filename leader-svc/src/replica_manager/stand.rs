@@ -1,0 +1,208 @@
+//! Taking a leadership: the lock first, then the log, then the compare-and-swap (design.md 6.2, 6.6, 6.9).
+//!
+//! What must hold: the incarnation and the log end with which this node stands cannot change until the outcome is known,
+//! because the lock and the open log are kept until then; a write of unknown outcome is made again, against the same
+//! version, until a newer record is seen (design.md 6.4); who loses gives the log back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater_coordination::{
+    Candidate, CasOutcome, CoordinationError, first_leadership, renewed_leadership,
+};
+use highwater_log::{LockGuard, LogConfig, OnDamage, OsStorage};
+use highwater_protocol::leader::LeaderConfig;
+use highwater_replica::{Leading, OpenReplica, ReplicaPlace};
+use highwater_serving::volume::{fresh_incarnation, on_disk};
+use highwater_types::{
+    ErrorCode, PartitionRecord, ReplicationError, TopicIdPartition, TopicPartition, TopicRecord,
+};
+use tokio::time::Instant;
+
+use super::Shared;
+use crate::partition::LedPartition;
+
+/// How long the node's other program may hold the log before this one does not stand (design.md 6.6).
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_RETRY: Duration = Duration::from_millis(20);
+
+/// Pauses between two writes of the same proposal while its outcome is unknown.
+const CAS_RETRY_MIN: Duration = Duration::from_millis(50);
+const CAS_RETRY_MAX: Duration = Duration::from_secs(2);
+
+/// How long a change of the in-sync set of unknown outcome waits for its next try.
+const ISR_RETRY: Duration = Duration::from_secs(1);
+
+/// What became of an attempt.
+#[derive(Debug)]
+pub(super) enum Stood {
+    /// This node leads.
+    Leads(Arc<LedPartition>),
+    /// Another record stands, or the topic is gone, or the program stops: nothing to do until a newer record is seen.
+    Lost,
+    /// Not now; the reason is what requests get until the next attempt.
+    Failed(ReplicationError),
+}
+
+/// Takes the leadership of a partition, as far as the rules allow.
+pub(super) async fn stand(
+    shared: Arc<Shared>,
+    topic: Arc<TopicRecord>,
+    record: Arc<PartitionRecord>,
+) -> Stood {
+    let opened = {
+        // The semaphore is never closed; without a permit more would be opened at once.
+        let _turn = shared.opening.acquire().await.ok();
+        open(&shared, &topic, &record).await
+    };
+    let replica = match opened {
+        Ok(replica) => replica,
+        Err(why) => return Stood::Failed(why),
+    };
+    let candidate = Candidate {
+        node: shared.node,
+        incarnation: replica.incarnation(),
+        highest_epoch: replica.report().highest_leader_epoch,
+        log_end: replica.log_end(),
+    };
+    let proposal = if record.is_new() {
+        first_leadership(&record, &candidate)
+    } else {
+        renewed_leadership(&record, &candidate)
+    };
+    let proposal = match proposal {
+        Ok(proposal) => proposal,
+        Err(why) => {
+            give_back(replica).await;
+            let why = format!("node {} cannot lead: {why}", shared.node);
+            return Stood::Failed(ReplicationError::new(ErrorCode::LeaderNotAvailable, why));
+        }
+    };
+    match write(&shared, record.id(), proposal, &record).await {
+        Some(won) => lead(&shared, topic, won, replica).await,
+        None => {
+            give_back(replica).await;
+            Stood::Lost
+        }
+    }
+}
+
+async fn open(
+    shared: &Arc<Shared>,
+    topic: &TopicRecord,
+    record: &PartitionRecord,
+) -> Result<OpenReplica<OsStorage>, ReplicationError> {
+    let failed = |error: &dyn std::error::Error| {
+        ReplicationError::new(ErrorCode::StorageError, format!("open the log: {error}"))
+    };
+    let lock = lock(shared, record.id()).await.map_err(|error| failed(&error))?.ok_or_else(|| {
+        ReplicationError::new(ErrorCode::ReplicaNotAvailable, "the node's other program holds the log")
+    })?;
+    let volume = &shared.volume;
+    let place = ReplicaPlace {
+        storage: volume.storage,
+        data_dir: volume.data_dir.clone(),
+        partition: TopicPartition::new(topic.name.clone(), record.partition),
+        topic_id: topic.id,
+        config: LogConfig::from(&topic.properties),
+        boot_id: volume.boot_id,
+        read_buffers: volume.read_buffers.clone(),
+        fresh_incarnation: Arc::new(fresh_incarnation),
+    };
+    // Nobody else has what a sole member lost: it stays electable and records the loss (design.md 6.3).
+    let alone = matches!(&record.isr[..], [only] if only.node == shared.node);
+    let on_damage = if alone { OnDamage::KeepIncarnation } else { OnDamage::RenewIncarnation };
+    let wall = shared.context.clocks.wall_now();
+    on_disk(move || place.open(lock, on_damage, wall)).await.map_err(|error| failed(&error))
+}
+
+async fn lock(
+    shared: &Arc<Shared>,
+    id: TopicIdPartition,
+) -> Result<Option<LockGuard>, highwater_log::StorageError> {
+    let until = Instant::now() + LOCK_PATIENCE;
+    loop {
+        let locks = shared.volume.locks.clone();
+        if let Some(lock) = on_disk(move || locks.try_lock(id)).await? {
+            return Ok(Some(lock));
+        }
+        if Instant::now() >= until {
+            return Ok(None);
+        }
+        tokio::time::sleep(LOCK_RETRY).await;
+    }
+}
+
+/// Writes the proposal; the record by which this node leads, or `None` when it does not.
+async fn write(
+    shared: &Arc<Shared>,
+    id: TopicIdPartition,
+    proposal: PartitionRecord,
+    before: &PartitionRecord,
+) -> Option<PartitionRecord> {
+    let is_ours = |found: &PartitionRecord| {
+        found.leader == proposal.leader
+            && found.leader_epoch == proposal.leader_epoch
+            && proposal.isr_member(shared.node) == found.isr_member(shared.node)
+    };
+    let mut pause = CAS_RETRY_MIN;
+    loop {
+        let coordination = &shared.context.coordination;
+        match coordination.swap_partition(proposal.clone(), before.partition_epoch).await {
+            Ok(CasOutcome::Committed(record)) => return Some(record),
+            // It may be an earlier try of this very write.
+            Ok(CasOutcome::Conflict(found)) => return is_ours(&found).then_some(found),
+            Err(CoordinationError::NotFound(_)) => return None,
+            Err(error) if error.is_retryable() => {
+                tracing::warn!(partition = %id, %error, "taking a leadership: the outcome is unknown, trying on");
+            }
+            Err(error) => {
+                tracing::error!(partition = %id, %error, "the store refuses a leadership");
+                return None;
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = shared.stop.cancelled() => return None,
+        }
+        pause = (pause * 2).min(CAS_RETRY_MAX);
+        let seen = coordination.view().borrow().partition(id).cloned();
+        if let Some(newer) = seen.filter(|seen| seen.partition_epoch > before.partition_epoch) {
+            return is_ours(&newer).then(|| PartitionRecord::clone(&newer));
+        }
+    }
+}
+
+async fn lead(
+    shared: &Arc<Shared>,
+    topic: Arc<TopicRecord>,
+    record: PartitionRecord,
+    replica: OpenReplica<OsStorage>,
+) -> Stood {
+    let config = LeaderConfig {
+        durability: topic.properties.durability,
+        min_insync_replicas: topic.properties.min_insync_replicas,
+        replica_lag_time_max: shared.replica_lag_time_max,
+        high_watermark_propagation: shared.hw_propagation,
+        isr_retry: ISR_RETRY,
+    };
+    let leading = Leading { config, node: shared.node, record: record.clone() };
+    let now = shared.context.clocks.monotonic.now();
+    match on_disk(move || replica.lead(leading, now)).await {
+        Ok(replica) => {
+            let context = Arc::clone(&shared.context);
+            Stood::Leads(LedPartition::new(topic, record, replica, context))
+        }
+        Err(error) => Stood::Failed(ReplicationError::new(
+            ErrorCode::StorageError,
+            format!("begin the leadership: {error}"),
+        )),
+    }
+}
+
+async fn give_back(replica: OpenReplica<OsStorage>) {
+    let id = replica.id();
+    if let Err(error) = on_disk(move || replica.close()).await {
+        tracing::warn!(partition = %id, %error, "could not close the log cleanly");
+    }
+}

@@ -1,0 +1,94 @@
+//! LogService: the outer end of the request path.
+//!
+//! In request order: transport (windows, header limits, deadline into the extensions, bounded status texts: the shared
+//! shell) → decode limit → identity → decode → the stages of `fetch`, or `produce` → encode. Deliberately absent: shedding
+//! load, which belongs in front of the decode limit.
+
+use std::sync::Arc;
+
+use highwater_node::Clocks;
+use highwater_node::grpc::Deadline;
+use highwater_proto::v1;
+use highwater_proto::v1::log_service_server::LogService;
+use highwater_serving::fetch::Fetch;
+use highwater_serving::offsets::{list_offsets, offsets_for_leader_epoch};
+use highwater_serving::{PartitionHost, Registry};
+use highwater_types::ClusterId;
+use highwater_wire::{Caller, offsets, produce, status};
+use tonic::{Request, Response, Status};
+use tower::ServiceExt as _;
+
+use crate::fetch::{FetchStack, respond};
+use crate::partition::LedPartition;
+use crate::produce::Appender;
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// Who calls, by the metadata; a contradiction with the body is refused where that is decoded.
+pub(crate) fn caller_of<T>(request: &Request<T>) -> Result<Caller, Status> {
+    Ok(Caller::decode(request.metadata())?)
+}
+
+/// When the call must be answered.
+pub(crate) fn deadline_of<T>(request: &Request<T>) -> Option<Deadline> {
+    request.extensions().get::<Deadline>().copied()
+}
+
+/// Refuses what is meant for another cluster.
+pub(crate) fn check_cluster(asked: Option<&ClusterId>, own: &ClusterId) -> Result<(), Status> {
+    match asked {
+        Some(asked) if asked != own => Err(status::wrong_cluster(asked, own)),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// The service.
+#[derive(Clone, Debug)]
+pub(crate) struct LogApi {
+    pub(crate) cluster_id: ClusterId,
+    pub(crate) clocks: Clocks,
+    pub(crate) host: Arc<Registry<LedPartition>>,
+    pub(crate) fetches: FetchStack,
+    pub(crate) appender: Appender,
+}
+
+#[tonic::async_trait]
+impl LogService for LogApi {
+    async fn fetch(&self, request: Request<v1::FetchRequest>) -> Answer<v1::FetchResponse> {
+        let received = self.clocks.monotonic.now();
+        let (caller, deadline) = (caller_of(&request)?, deadline_of(&request));
+        let request = highwater_wire::fetch::decode_request(&caller, request.into_inner())?;
+        check_cluster(request.cluster.as_ref(), &self.cluster_id)?;
+        let fetch = Fetch { request, received, deadline };
+        let fetched = self.fetches.clone().oneshot(fetch).await.map_err(|e| status::from_error(&e))?;
+        Ok(Response::new(respond(fetched)))
+    }
+
+    async fn produce(&self, request: Request<v1::ProduceRequest>) -> Answer<v1::ProduceResponse> {
+        let deadline = deadline_of(&request);
+        let request = produce::decode_request(request.into_inner())?;
+        check_cluster(request.cluster.as_ref(), &self.cluster_id)?;
+        let results = self.appender.produce(request, deadline).await;
+        Ok(Response::new(produce::encode_response(results, None)))
+    }
+
+    async fn list_offsets(
+        &self,
+        request: Request<v1::ListOffsetsRequest>,
+    ) -> Answer<v1::ListOffsetsResponse> {
+        let caller = caller_of(&request)?;
+        let request = offsets::decode_list_request(&caller, request.into_inner())?;
+        let host: Arc<dyn PartitionHost> = Arc::clone(&self.host) as _;
+        Ok(Response::new(offsets::encode_list_response(list_offsets(host, request).await)))
+    }
+
+    async fn offsets_for_leader_epoch(
+        &self,
+        request: Request<v1::OffsetsForLeaderEpochRequest>,
+    ) -> Answer<v1::OffsetsForLeaderEpochResponse> {
+        let caller = caller_of(&request)?;
+        let request = offsets::decode_epoch_request(&caller, request.into_inner())?;
+        let answers = offsets_for_leader_epoch(&*self.host, request);
+        Ok(Response::new(offsets::encode_epoch_response(answers)))
+    }
+}

@@ -1,0 +1,289 @@
+//! The program put together, from its configuration to its end; used by `main` and by tests.
+//!
+//! What must hold: the node is registered, alive and bound to its volume before anything is served; it is SERVING without
+//! any follower. At a stop health says NOT_SERVING and parked calls end at once, appends that were accepted finish, then
+//! every log is flushed, marked clean and closed, all within the process's bound.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater_coordination::{
+    Coordination, CoordinationError, FileCoordination, FileOptions, Membership, register_endpoint,
+};
+use highwater_node::Clocks;
+use highwater_node::config::{CommonSettings, CoordinationTarget, advertised_endpoint};
+use highwater_node::grpc::{GrpcServer, Listener, ServeError};
+use highwater_proto::v1::cluster_service_server::ClusterServiceServer;
+use highwater_proto::v1::log_service_server::LogServiceServer;
+use highwater_proto::v1::replication_service_server::ReplicationServiceServer;
+use highwater_serving::describe::ClusterDescriber;
+use highwater_serving::fetch::ReadBounds;
+use highwater_serving::volume::VolumeError;
+use highwater_serving::{FetchPurgatory, PartitionHost, Registry, Volume};
+use highwater_types::Program;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::admin::{ClusterApi, ReplicationApi};
+use crate::config::LeaderSettings;
+use crate::partition::{LedPartition, PartitionContext, PartitionEvent};
+use crate::produce::Appender;
+use crate::replica_manager::{ReplicaManager, Shared};
+use crate::server::LogApi;
+use crate::{fetch, housekeeping};
+
+/// Everything that the program is told.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// What both programs have.
+    pub common: CommonSettings,
+    /// Its own.
+    pub own: LeaderSettings,
+}
+
+/// Why the program did not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// The settings contradict each other.
+    #[error("{0}")]
+    Config(String),
+    /// The coordination store cannot be used.
+    #[error("join the cluster: {0}")]
+    Coordination(#[from] CoordinationError),
+    /// The data directory cannot be used.
+    #[error("use the data directory: {0}")]
+    Volume(#[from] VolumeError),
+    /// The server cannot start.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+}
+
+/// The program, ready to serve.
+#[derive(Debug)]
+pub struct LeaderService {
+    server: GrpcServer,
+    listener: Listener,
+    config: Config,
+    parts: Parts,
+    manager: ReplicaManager,
+    events: mpsc::UnboundedReceiver<PartitionEvent>,
+}
+
+/// Joins the cluster, takes the volume into use, and puts the services together. Nothing is served yet.
+///
+/// # Errors
+/// [`BuildError`].
+pub async fn build(config: Config, listener: Listener) -> Result<LeaderService, BuildError> {
+    crate::config::check(&config.common, &config.own).map_err(BuildError::Config)?;
+    let coordination = open_store(&config.common.coordination).await?;
+    let node = config.common.node_id;
+    let clocks = Clocks::system();
+    let volume = Volume::claim(&config.common.data_dir, node, &*coordination).await?;
+    let endpoint = advertised_endpoint(config.common.advertise.as_ref(), listener.address());
+    register_endpoint(&*coordination, node, Program::LeaderSvc, &endpoint).await?;
+    let membership = Arc::new(Membership::new(
+        Arc::clone(&coordination),
+        node,
+        Program::LeaderSvc,
+        config.own.session_timeout,
+    ));
+    membership.renew(|| clocks.monotonic.now()).await?;
+
+    let parts = Parts::new(&config, coordination, clocks, volume, membership);
+    let (manager, events) = parts.manager(&config.own);
+    let server = parts.server(&config.own).await?;
+    Ok(LeaderService { server, listener, config, parts, manager, events })
+}
+
+/// What the services and the tasks of the program share.
+#[derive(Debug)]
+struct Parts {
+    coordination: Arc<dyn Coordination>,
+    clocks: Clocks,
+    volume: Volume,
+    membership: Arc<Membership>,
+    registry: Arc<Registry<LedPartition>>,
+    purgatory: Arc<FetchPurgatory>,
+    /// Ends parked calls.
+    draining: CancellationToken,
+    /// Ends what is behind the calls, once they are answered.
+    closing: CancellationToken,
+}
+
+impl Parts {
+    fn new(
+        config: &Config,
+        coordination: Arc<dyn Coordination>,
+        clocks: Clocks,
+        volume: Volume,
+        membership: Arc<Membership>,
+    ) -> Self {
+        let registry = Arc::new(Registry::new(config.common.node_id, coordination.view()));
+        let purgatory = Arc::new(FetchPurgatory::new(clocks.monotonic));
+        let (draining, closing) = (CancellationToken::new(), CancellationToken::new());
+        Self { coordination, clocks, volume, membership, registry, purgatory, draining, closing }
+    }
+
+    fn manager(&self, own: &LeaderSettings) -> (ReplicaManager, mpsc::UnboundedReceiver<PartitionEvent>) {
+        let (sender, events) = mpsc::unbounded_channel();
+        let context = PartitionContext {
+            clocks: self.clocks.clone(),
+            purgatory: Arc::clone(&self.purgatory),
+            coordination: Arc::clone(&self.coordination),
+            events: sender,
+            queued_appends: to_usize(own.queued_appends.get()),
+            runtime: Handle::current(),
+        };
+        let manager = ReplicaManager::new(Arc::new(Shared {
+            node: self.registry.node(),
+            volume: self.volume.clone(),
+            registry: Arc::clone(&self.registry),
+            context: Arc::new(context),
+            membership: Arc::clone(&self.membership),
+            replica_lag_time_max: own.replica_lag_time_max,
+            hw_propagation: own.hw_propagation,
+            leadership_stagger: own.leadership_stagger,
+            opening: Semaphore::new(to_usize(own.recovery_threads.get())),
+            stop: self.closing.clone(),
+        }));
+        (manager, events)
+    }
+
+    async fn server(&self, own: &LeaderSettings) -> Result<GrpcServer, ServeError> {
+        let log = LogServiceServer::new(self.log_api(own))
+            .max_decoding_message_size(own.request_max_bytes.as_usize());
+        let cluster = ClusterServiceServer::new(self.cluster_api());
+        let replication = ReplicationServiceServer::new(ReplicationApi {
+            host: Arc::clone(&self.registry),
+            clocks: self.clocks.clone(),
+        });
+        let server = GrpcServer::new(&[highwater_proto::FILE_DESCRIPTOR_SET]).await?;
+        Ok(server.add_service(log).await.add_service(cluster).await.add_service(replication).await)
+    }
+
+    fn log_api(&self, own: &LeaderSettings) -> LogApi {
+        let bounds = ReadBounds {
+            answer_bytes: own.fetch_max_bytes.as_u32(),
+            concurrent_reads: to_usize(own.io_threads.get()),
+        };
+        let host: Arc<dyn PartitionHost> = Arc::clone(&self.registry) as _;
+        LogApi {
+            cluster_id: self.volume.cluster_id.clone(),
+            clocks: self.clocks.clone(),
+            host: Arc::clone(&self.registry),
+            fetches: fetch::stack(host, Arc::clone(&self.purgatory), self.clocks.monotonic, bounds),
+            appender: Appender::new(Arc::clone(&self.registry), self.clocks.clone()),
+        }
+    }
+
+    fn cluster_api(&self) -> ClusterApi {
+        let describer = ClusterDescriber::new(
+            self.registry.node(),
+            Program::LeaderSvc,
+            self.coordination.view(),
+            Arc::clone(&self.membership),
+            self.clocks.monotonic,
+            self.draining.clone(),
+        );
+        ClusterApi {
+            volume: self.volume.clone(),
+            coordination: Arc::clone(&self.coordination),
+            membership: Arc::clone(&self.membership),
+            host: Arc::clone(&self.registry),
+            describer,
+        }
+    }
+}
+
+async fn open_store(target: &CoordinationTarget) -> Result<Arc<dyn Coordination>, BuildError> {
+    match target {
+        CoordinationTarget::File(directory) => {
+            Ok(Arc::new(FileCoordination::open(directory, FileOptions::default()).await?))
+        }
+        CoordinationTarget::Leader(_) => {
+            Err(BuildError::Config("leader-svc needs a store of its own to write to".to_owned()))
+        }
+    }
+}
+
+impl LeaderService {
+    /// Where it listens.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.listener.address()
+    }
+
+    /// Where its fetches wait; for what watches the program.
+    #[must_use]
+    pub const fn purgatory(&self) -> &Arc<FetchPurgatory> {
+        &self.parts.purgatory
+    }
+
+    /// Serves until `stop`, then ends in order.
+    ///
+    /// # Errors
+    /// [`BuildError::Serve`] when the transport failed.
+    pub async fn run(self, stop: CancellationToken) -> Result<(), BuildError> {
+        let Self { server, listener, config, parts, manager, events } = self;
+        let background = parts.start(&config.own, manager, events);
+        let drain = parts.drain_on(stop.clone());
+        tracing::info!(address = %listener.address(), node = config.common.node_id.get(), "serving");
+        server.health().set_serving(true).await;
+        let served = server.serve(listener, stop).await;
+        drain.abort();
+        parts.purgatory.drain();
+        parts.closing.cancel();
+        for task in background {
+            if let Err(failed) = task.await {
+                tracing::error!(error = %failed, "a task of the program failed");
+            }
+        }
+        tracing::info!("stopped");
+        Ok(served?)
+    }
+}
+
+impl Parts {
+    /// Starts what runs beside the calls, until `closing`.
+    fn start(
+        &self,
+        own: &LeaderSettings,
+        manager: ReplicaManager,
+        events: mpsc::UnboundedReceiver<PartitionEvent>,
+    ) -> Vec<JoinHandle<()>> {
+        let ticker = |interval: Duration, work: fn(&LedPartition)| {
+            tokio::spawn(housekeeping::each(Arc::clone(&self.registry), interval, self.closing.clone(), work))
+        };
+        let (membership, clock, closing) =
+            (Arc::clone(&self.membership), self.clocks.monotonic, self.closing.clone());
+        let alive = async move {
+            tokio::select! {
+                never = membership.keep_alive(|| clock.now()) => match never {},
+                () = closing.cancelled() => {}
+            }
+        };
+        vec![
+            ticker(own.checkpoint_interval, LedPartition::write_checkpoint),
+            ticker(own.retention_check_interval, LedPartition::apply_retention),
+            tokio::spawn(manager.run(events)),
+            tokio::spawn(alive),
+        ]
+    }
+
+    /// Lets parked calls go as soon as the program is told to stop.
+    fn drain_on(&self, stop: CancellationToken) -> JoinHandle<()> {
+        let (draining, purgatory) = (self.draining.clone(), Arc::clone(&self.purgatory));
+        tokio::spawn(async move {
+            stop.cancelled().await;
+            purgatory.drain();
+            draining.cancel();
+        })
+    }
+}
+
+fn to_usize(count: u32) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
