@@ -11,6 +11,8 @@ mod files;
 
 use std::path::{Path, PathBuf};
 
+use highwater_types::TopicProperties;
+
 /// The root of the workspace.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests crate lies in the workspace").to_owned()
@@ -63,20 +65,29 @@ fn every_file_keeps_the_rules() {
     assert_none(&complaints);
 }
 
+const CONFIGURATION: &str = "deploy/configuration.md";
+
 #[test]
-fn every_key_of_the_example_files_is_documented() {
+fn every_setting_is_documented_with_its_default() {
     let root = root();
-    let documents: String = ["README.md", "ARCHITECTURE.md", "deploy/README.md", "tests/README.md"]
-        .iter()
-        .filter_map(|name| std::fs::read_to_string(root.join(name)).ok())
-        .collect();
-    let complaints: Vec<String> = files::of_the_repository(&root)
-        .iter()
+    let document = std::fs::read_to_string(root.join(CONFIGURATION)).expect("the document is text");
+    let examples: Vec<PathBuf> = files::of_the_repository(&root)
+        .into_iter()
         .filter(|path| path.to_string_lossy().ends_with(".example.toml"))
-        .flat_map(|path| {
-            let text = std::fs::read_to_string(root.join(path)).expect("the example file is text");
-            files::undocumented_keys(path, &text, &documents)
-        })
         .collect();
-    assert_none(&complaints);
+    assert_eq!(examples.len(), 2, "both programs have an example file: {examples:?}");
+    let undocumented = examples.iter().flat_map(|path| {
+        let text = std::fs::read_to_string(root.join(path)).expect("the example file is text");
+        files::undocumented_settings(path, &text, &document)
+    });
+    assert_none(&undocumented.collect::<Vec<String>>());
+}
+
+#[test]
+fn every_property_of_a_topic_is_documented() {
+    let document = std::fs::read_to_string(root().join(CONFIGURATION)).expect("the document is text");
+    let missing = TopicProperties::KEYS.iter().filter(|(key, _)| !document.contains(&format!("| `{key}` |")));
+    assert_none(
+        &missing.map(|(key, _)| format!("{CONFIGURATION} has no row for {key}")).collect::<Vec<String>>(),
+    );
 }

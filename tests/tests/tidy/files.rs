@@ -101,6 +101,9 @@ pub(crate) fn complaints(path: &Path, text: &str) -> Vec<String> {
     }
     for (index, line) in text.lines().enumerate() {
         let number = index + 1;
+        if line.trim_start().starts_with("#[ignore") && !line.contains("process") {
+            complaints.push(format!("{shown}:{number}: a test that never runs"));
+        }
         for text in NEVER.iter().filter(|text| holds_apart(line, text)) {
             complaints.push(format!("{shown}:{number}: names {text}"));
         }
@@ -134,18 +137,23 @@ fn unfinished(line: &str, word: &str) -> bool {
     })
 }
 
-/// The keys of an example configuration file (set or commented out as `#key = value`) that no document mentions.
-pub(crate) fn undocumented_keys(path: &Path, example: &str, documents: &str) -> Vec<String> {
+/// The settings of an example configuration file (set, or commented out as `# key = "value"`) for which the document has
+/// no row of their own, or one with another default.
+pub(crate) fn undocumented_settings(path: &Path, example: &str, document: &str) -> Vec<String> {
+    let is_key =
+        |text: &str| text.contains(|c: char| c.is_ascii_lowercase()) && !text.contains(char::is_whitespace);
     example
         .lines()
-        .filter_map(|line| line.trim_start_matches('#').split_once('='))
-        .map(|(key, _)| key.trim().trim_matches('"'))
-        .filter(|key| {
-            !key.is_empty()
-                && key.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-".contains(c))
+        .filter_map(|line| line.trim_start_matches("# ").split_once(" = \""))
+        .filter(|(key, _)| is_key(key))
+        .map(|(key, value)| (key, value.trim_end_matches('"')))
+        .filter(|(key, default)| {
+            let row = format!("| `{key}` | ");
+            !document.lines().any(|line| line.starts_with(&row) && line.contains(default))
         })
-        .filter(|key| !documents.contains(&format!("`{key}`")))
-        .map(|key| format!("{}: no document explains `{key}`", path.display()))
+        .map(|(key, default)| {
+            format!("{}: no row explains `{key}` with its default '{default}'", path.display())
+        })
         .collect()
 }
 
@@ -195,6 +203,13 @@ fn machine_paths_and_registries_are_reported_but_not_names_that_contain_them() {
 }
 
 #[test]
+fn a_test_that_never_runs_is_reported_unless_another_starts_it_as_a_process() {
+    assert_eq!(of_line("    #[ignore = \"slow\"]").len(), 1);
+    assert_eq!(of_line("#[ignore]").len(), 1);
+    assert_eq!(of_line("#[ignore = \"started by another test, as a process\"]"), Vec::<String>::new());
+}
+
+#[test]
 fn unfinished_work_needs_an_issue_number() {
     for word in UNFINISHED {
         assert_eq!(of_line(&format!("// {word} later")).len(), 1);
@@ -204,10 +219,16 @@ fn unfinished_work_needs_an_issue_number() {
 }
 
 #[test]
-fn a_key_that_no_document_mentions_is_reported() {
-    let example = "# How long.\n#\"replica.fetch.wait.max.ms\" = 500\nlisten = \"x\"\n[table]\n";
+fn a_setting_without_a_row_or_with_another_default_is_reported() {
+    let example =
+        "# How long, for example x = \"y\".\n# replica.fetch.wait.max.ms = \"500ms\"\n\nnode.id = \"\"\n";
+    let reported = |document: &str| undocumented_settings(Path::new("x.example.toml"), example, document);
+    let node = "| `node.id` | required | the id |\n";
     assert_eq!(
-        undocumented_keys(Path::new("x.example.toml"), example, "`listen` is"),
-        ["x.example.toml: no document explains `replica.fetch.wait.max.ms`"]
+        reported(&format!("{node}| `replica.fetch.wait.max.ms` | `500ms` | how long |")),
+        Vec::<String>::new()
     );
+    let wait = "x.example.toml: no row explains `replica.fetch.wait.max.ms` with its default '500ms'";
+    assert_eq!(reported(node), [wait]);
+    assert_eq!(reported(&format!("{node}| `replica.fetch.wait.max.ms` | `400ms` | how long |")), [wait]);
 }
