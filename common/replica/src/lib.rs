@@ -67,3 +67,10 @@ impl ReplicaFacts {
 const fn log_facts<'a>(positions: &LogPositions, epochs: &'a LeaderEpochCache) -> LogFacts<'a> {
     LogFacts { log_start: positions.log_start, log_end: positions.log_end, epochs }
 }
+
+#[cfg(test)]
+mod random_walk_test;
+#[cfg(test)]
+mod test_cluster;
+#[cfg(test)]
+mod walks_test;

@@ -148,6 +148,8 @@ impl FollowerPartition {
         now: MonotonicTime,
         randomness: &mut Randomness,
     ) -> FollowerAction {
+        // The logs agree up to the fetch offset, so the leader counts whatever was acknowledged below it.
+        self.acknowledged_counted = self.acknowledged_sent;
         self.leader_log_end = Some(snapshot.log_end);
         self.leader_log_start = Some(snapshot.log_start);
         self.heard_high_watermark = self.heard_high_watermark.max(snapshot.high_watermark);

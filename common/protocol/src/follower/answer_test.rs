@@ -419,9 +419,7 @@ fn a_range_that_cannot_be_had_is_asked_for_again_later() {
 fn a_cut_below_what_this_incarnation_acknowledged_renews_it_first() {
     // The leader lost 8..9@5 within epoch 5, high watermark 8.
     let mut follower = follower(5, 10, 5, 8);
-    let sent = ask(&follower, 0);
-    follower.on_sent(&sent);
-    assert_eq!(sent.acknowledged, offset(10));
+    answer(&mut follower, 0, &records(10, 8, &[]));
     let action = answer(&mut follower, 1, &AnswerFacts::Diverging(at(8, 5)));
     let FollowerAction::Truncate { generation, at: found } = action else { panic!("{action:?}") };
     let epochs = cache_of(&[(5, 0)]);
@@ -430,6 +428,18 @@ fn a_cut_below_what_this_incarnation_acknowledged_renews_it_first() {
     assert_eq!(follower.plan_cut(generation - 1, found, &log), CutPlan::Void);
     follower.on_log_replaced(state(8, Some(5)), incarnation(21), None);
     assert_eq!(ask(&follower, 2).position.incarnation, incarnation(21));
+}
+
+#[test]
+fn an_acknowledgement_that_was_found_to_differ_is_none() {
+    // KIP-101: the returning leader offers 10 in the new epoch, and is told at once that the logs part at 8.
+    let mut follower = follower(6, 10, 5, 8);
+    let action = answer(&mut follower, 0, &AnswerFacts::Diverging(at(8, 5)));
+    let FollowerAction::Truncate { generation, at: found } = action else { panic!("{action:?}") };
+    let epochs = cache_of(&[(5, 0)]);
+    let log = LogFacts { log_start: Offset::ZERO, log_end: offset(10), epochs: &epochs };
+    assert_eq!(follower.plan_cut(generation, found, &log), CutPlan::To { end: offset(8), renew: false });
+    assert!(follower.loses_acknowledged(offset(9)), "a loss of its own would count it: nobody knows");
 }
 
 #[test]

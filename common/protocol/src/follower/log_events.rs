@@ -76,6 +76,7 @@ impl FollowerPartition {
     pub fn on_log_replaced(&mut self, log: LogState, incarnation: Incarnation, damaged_from: Option<Offset>) {
         if incarnation != self.incarnation {
             self.acknowledged_sent = None;
+            self.acknowledged_counted = None;
         }
         self.incarnation = incarnation;
         self.damaged_from = damaged_from;
@@ -109,11 +110,11 @@ impl FollowerPartition {
             return CutPlan::Refused;
         }
         debug_assert!(end <= log.log_end, "a cut does not lengthen the log");
-        CutPlan::To { end, renew: self.loses_acknowledged(end) }
+        CutPlan::To { end, renew: self.acknowledged_counted.is_some_and(|counted| end < counted) }
     }
 
-    /// Whether a log that ends at `end` lacks what this incarnation acknowledged in this leadership: it must be renewed then,
-    /// durably and before the next fetch (design.md 6.3).
+    /// Whether a log that came out of a recovery and ends at `end` lacks what this incarnation may have acknowledged in this
+    /// leadership: it must be renewed then, durably and before the next fetch (design.md 6.3).
     #[must_use]
     pub fn loses_acknowledged(&self, end: Offset) -> bool {
         self.acknowledged_sent.is_some_and(|sent| end < sent)

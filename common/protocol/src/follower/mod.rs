@@ -219,8 +219,10 @@ pub struct FollowerPartition {
     leader_log_start: Option<Offset>,
     leader_log_end: Option<Offset>,
     damaged_from: Option<Offset>,
-    /// The highest offset acknowledged in this leader epoch.
+    /// The highest offset acknowledged in this leader epoch by a request that was sent.
     acknowledged_sent: Option<Offset>,
+    /// The same, by a request that the leader may have counted: one that it found to differ acknowledged nothing (S24).
+    acknowledged_counted: Option<Offset>,
     /// The position at which a cut or an out-of-range was last answered. Being there again means that it changed nothing.
     settled_at: Option<(Offset, Option<LeaderEpoch>)>,
     fetch_backoff: Backoff,
@@ -275,6 +277,7 @@ impl FollowerPartition {
             leader_log_end: None,
             damaged_from,
             acknowledged_sent: None,
+            acknowledged_counted: None,
             settled_at: None,
             fetch_backoff,
             storage_backoff,
@@ -430,6 +433,7 @@ impl FollowerPartition {
         self.leader = leader;
         self.leader_epoch = epoch;
         self.acknowledged_sent = None;
+        self.acknowledged_counted = None;
         self.leader_log_start = None;
         self.leader_log_end = None;
         self.storage_backoff.reset();
