@@ -4,7 +4,7 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-cache=${HIGHWATER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/highwater}
+cache=${HWTEST_CACHE:-${HIGHWATER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/highwater}}
 parts=$cache/parts
 mkdir -p "$parts"
 

@@ -1,7 +1,7 @@
 /*
  * Preloaded into a program under test: remembers what a power loss would leave of one directory.
  *
- * The directory is HIGHWATER_SHIM_ROOT. Beside it, on the same file system, HIGHWATER_SHIM_SHADOW holds what has been
+ * The directory is POWER_LOSS_ROOT. Beside it, on the same file system, POWER_LOSS_SHADOW holds what has been
  * flushed, keyed by inode number:
  *
  *   content/INODE   the bytes of a file as at its last fsync or fdatasync
@@ -54,7 +54,7 @@ static int open_checked(int dir, const char *path, int flags) {
 }
 
 __attribute__((constructor)) static void start(void) {
-    const char *r = getenv("HIGHWATER_SHIM_ROOT"), *s = getenv("HIGHWATER_SHIM_SHADOW");
+    const char *r = getenv("POWER_LOSS_ROOT"), *s = getenv("POWER_LOSS_SHADOW");
     if (!r || !s)
         return;
     check(strlen(r) < sizeof root && strlen(s) < sizeof shadow, "path");

@@ -16,7 +16,7 @@ use std::process::Command;
 /// When the part is missing and was not left out.
 #[must_use]
 pub fn find(name: &str) -> Option<PathBuf> {
-    if is_left_out(name, &env::var("HIGHWATER_LEFT_OUT").unwrap_or_default()) {
+    if is_left_out(name, &env::var("HWTEST_LEFT_OUT").unwrap_or_default()) {
         note_left_out(name);
         return None;
     }
@@ -45,7 +45,7 @@ pub fn dump_log_segments() -> Option<Command> {
 /// The folder that `tests/run` and the installers use.
 fn cache() -> PathBuf {
     let folder = |name: &str| env::var_os(name).map(PathBuf::from);
-    folder("HIGHWATER_CACHE").unwrap_or_else(|| {
+    folder("HWTEST_CACHE").or_else(|| folder("HIGHWATER_CACHE")).unwrap_or_else(|| {
         let base = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")));
         base.expect("HOME is set").join("highwater")
     })
@@ -59,7 +59,7 @@ fn is_left_out(name: &str, left_out: &str) -> bool {
 fn note_left_out(name: &str) {
     let thread = std::thread::current();
     let line = format!("test {} (needs {name})\n", thread.name().unwrap_or("of unknown name"));
-    if let Some(log) = env::var_os("HIGHWATER_LEFT_OUT_LOG") {
+    if let Some(log) = env::var_os("HWTEST_LEFT_OUT_LOG") {
         let mut file =
             OpenOptions::new().append(true).open(Path::new(&log)).expect("tests/run made the file");
         file.write_all(line.as_bytes()).expect("the file can be written");

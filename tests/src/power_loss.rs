@@ -68,8 +68,8 @@ impl PowerLoss {
     pub fn environment(&self) -> Vec<(OsString, OsString)> {
         vec![
             ("LD_PRELOAD".into(), programs::power_loss_shim().into()),
-            ("HIGHWATER_SHIM_ROOT".into(), self.root.clone().into()),
-            ("HIGHWATER_SHIM_SHADOW".into(), self.shadow.clone().into()),
+            ("POWER_LOSS_ROOT".into(), self.root.clone().into()),
+            ("POWER_LOSS_SHADOW".into(), self.shadow.clone().into()),
             ("HIGHWATER_BOOT_ID".into(), self.boot_id.to_string().into()),
         ]
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::wait;
+use crate::{programs, wait};
 
 /// How many lines of a process's output a failing test shows.
 const TAIL_LINES: usize = 40;
@@ -182,10 +182,9 @@ fn spawn(line: &CommandLine, output: &File) -> Child {
     });
     let duplicate = || output.try_clone().expect("a file handle can be duplicated");
     let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(&line.program).args(&line.arguments);
+    programs::forget_settings(&mut command);
     command
-        .args(["--pdeathsig", "KILL", "--"])
-        .arg(&line.program)
-        .args(&line.arguments)
         .envs(line.environment.iter().cloned())
         .stdin(Stdio::null())
         .stdout(duplicate())
@@ -258,7 +257,7 @@ mod tests {
     }
 
     /// Names the file in which the dying half of the next test leaves its child's id.
-    const DIES: &str = "HIGHWATER_TEST_DIES";
+    const DIES: &str = "HWTEST_DIES";
 
     #[tokio::test]
     async fn a_process_dies_with_the_test_that_started_it() {

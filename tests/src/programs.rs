@@ -22,6 +22,21 @@ pub fn path(name: &str) -> PathBuf {
     path
 }
 
+/// A program to be run to its end with its arguments, as the command line tool is.
+#[must_use]
+pub fn command(name: &str) -> Command {
+    let mut command = Command::new(path(name));
+    forget_settings(&mut command);
+    command
+}
+
+/// Keeps from a program under test what configures the programs of whoever runs the tests.
+pub(crate) fn forget_settings(command: &mut Command) {
+    for (name, _) in env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"HIGHWATER_")) {
+        command.env_remove(name);
+    }
+}
+
 /// The root of the repository.
 #[must_use]
 pub fn repository() -> &'static Path {
@@ -30,7 +45,7 @@ pub fn repository() -> &'static Path {
 
 fn directory() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
-    DIRECTORY.get_or_init(|| match env::var_os("HIGHWATER_BIN_DIR") {
+    DIRECTORY.get_or_init(|| match env::var_os("HWTEST_BIN_DIR") {
         Some(directory) => directory.into(),
         None => build(),
     })

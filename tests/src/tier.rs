@@ -19,7 +19,7 @@ pub enum Tier {
 /// When the variable that carries it holds anything else.
 #[must_use]
 pub fn tier() -> Tier {
-    parse(env::var("HIGHWATER_TIER").ok().as_deref())
+    parse(env::var("HWTEST_TIER").ok().as_deref())
 }
 
 /// How many rounds a test makes: `ci`, or in the long tier `long`.
@@ -33,7 +33,7 @@ fn parse(text: Option<&str>) -> Tier {
         Some("quick") => Tier::Quick,
         Some("ci") | None => Tier::Ci,
         Some("long") => Tier::Long,
-        Some(other) => panic!("HIGHWATER_TIER is '{other}'; quick, ci and long are allowed"),
+        Some(other) => panic!("HWTEST_TIER is '{other}'; quick, ci and long are allowed"),
     }
 }
 
