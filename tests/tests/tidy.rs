@@ -91,3 +91,11 @@ fn every_property_of_a_topic_is_documented() {
         &missing.map(|(key, _)| format!("{CONFIGURATION} has no row for {key}")).collect::<Vec<String>>(),
     );
 }
+
+#[test]
+fn every_test_that_the_documents_name_is_there() {
+    let root = root();
+    let document = std::fs::read_to_string(root.join("tests/README.md")).expect("the document is text");
+    let source = |file: &str| std::fs::read_to_string(root.join(file)).ok();
+    assert_none(&files::dangling_tests(&document, source));
+}

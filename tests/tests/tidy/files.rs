@@ -157,6 +157,25 @@ pub(crate) fn undocumented_settings(path: &Path, example: &str, document: &str) 
         .collect()
 }
 
+/// The tests that a document names as `` `file.rs` `name` `` and that `source`, given the file's path, does not hold.
+pub(crate) fn dangling_tests(document: &str, source: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for line in document.lines() {
+        // Unquoted and quoted pieces take turns; a file and its test have one space between them.
+        let pieces: Vec<&str> = line.split('`').collect();
+        for (at, piece) in pieces.windows(3).enumerate() {
+            let &[file, between, name] = piece else { continue };
+            if at % 2 == 1 && between == " " && file.ends_with(".rs") {
+                let found = source(file).is_some_and(|text| text.contains(&format!("fn {name}(")));
+                if !found {
+                    complaints.push(format!("{file} has no test {name}"));
+                }
+            }
+        }
+    }
+    complaints
+}
+
 fn of_line(line: &str) -> Vec<String> {
     complaints(Path::new("notes.md"), line)
 }
@@ -231,4 +250,14 @@ fn a_setting_without_a_row_or_with_another_default_is_reported() {
     let wait = "x.example.toml: no row explains `replica.fetch.wait.max.ms` with its default '500ms'";
     assert_eq!(reported(node), [wait]);
     assert_eq!(reported(&format!("{node}| `replica.fetch.wait.max.ms` | `400ms` | how long |")), [wait]);
+}
+
+#[test]
+fn a_test_that_a_document_names_and_no_file_holds_is_reported() {
+    let source = |file: &str| (file == "a.rs").then(|| "#[test]\nfn holds() {}\n".to_owned());
+    assert_eq!(dangling_tests("| KIP-1 | `a.rs` `holds` |", source), Vec::<String>::new());
+    assert_eq!(
+        dangling_tests("| KIP-1 | `a.rs` `holds`, `b.rs` `holds`; `a.rs` `hold` |", source),
+        ["b.rs has no test holds", "a.rs has no test hold",]
+    );
 }
