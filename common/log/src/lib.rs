@@ -2,11 +2,14 @@
 
 #![deny(clippy::indexing_slicing)]
 
+mod adopt;
 mod boot_id;
 mod buffer_pool;
 pub mod checkpoint;
 mod config;
+mod data_dir;
 mod disk_id;
+mod epoch_runs;
 mod error;
 mod index;
 mod listing;
@@ -22,9 +25,11 @@ mod side_file;
 pub mod storage;
 mod walk;
 
+pub use adopt::{AdoptOptions, Adoptable, Adopted, adopt_partition, list_adoptable};
 pub use boot_id::boot_id;
 pub use buffer_pool::{BufferPool, ReadBuffer};
 pub use config::LogConfig;
+pub use data_dir::{DataDirScan, PartitionDirectory, finish_removals, remove_partition, scan_data_dir};
 pub use disk_id::{DISK_ID_FILE, DiskIdFile};
 pub use error::{AppendError, LogError, OpenError, ReadError, Unusable};
 pub use lock::{LockGuard, PartitionLocks};

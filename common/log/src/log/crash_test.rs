@@ -227,7 +227,7 @@ fn shape(model: &Model) -> (Vec<(i64, i64, i32)>, Offset, Offset) {
 
 #[test]
 fn a_power_loss_at_any_moment_leaves_a_prefix_with_everything_flushed() {
-    for seed in 0..400 {
+    for seed in 0..250 {
         let mut run = Run::new(seed);
         let mut log = run.open();
         for _ in 0..6 {
@@ -242,7 +242,7 @@ fn a_power_loss_at_any_moment_leaves_a_prefix_with_everything_flushed() {
 
 #[test]
 fn a_killed_process_loses_nothing_that_was_appended() {
-    for seed in 0..200 {
+    for seed in 0..120 {
         let mut run = Run::new(seed);
         run.config.durability = Durability::PageCache;
         let mut log = run.open();
@@ -260,7 +260,7 @@ fn a_killed_process_loses_nothing_that_was_appended() {
 
 #[test]
 fn a_crash_while_opening_is_no_different() {
-    for seed in 0..150 {
+    for seed in 0..100 {
         let mut run = Run::new(1_000 + seed);
         let mut log = run.open();
         for _ in 0..4 {

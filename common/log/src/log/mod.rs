@@ -38,7 +38,6 @@ mod outcome;
 mod persisted;
 mod read;
 mod recover;
-mod recover_epochs;
 mod retention;
 mod snapshot;
 mod timestamps;

@@ -15,11 +15,12 @@ use super::flush::Unflushed;
 use super::index_cache::IndexCache;
 use super::persisted::Persisted;
 use super::recover::{Ground, Scan};
-use super::{Log, OnDamage, OpenOptions, Writer, recover_epochs};
+use super::{Log, OnDamage, OpenOptions, Writer};
 use crate::checkpoint::{
     CheckpointFile, CheckpointState, LoadedCheckpoint, LoadedPartitionMetadata, read_partition_metadata,
     write_leader_epochs, write_partition_metadata,
 };
+use crate::epoch_runs;
 use crate::listing::{Found, Listing};
 use crate::segment::{Segment, remove_segment_files};
 use crate::segments::{DamagedBytes, SegmentRef, View};
@@ -373,7 +374,7 @@ impl<'a, S: Storage> Opening<'a, S> {
         log_start: Offset,
     ) -> StorageResult<LeaderEpochCache> {
         let recovered =
-            recover_epochs::recover(self.storage, &self.dir, segments, &scan.runs, scan.end, log_start)?;
+            epoch_runs::recover(self.storage, &self.dir, segments, &scan.runs, scan.end, log_start)?;
         self.repairs.extend(recovered.repair);
         if recovered.changed {
             write_leader_epochs(self.storage, &self.dir, &recovered.epochs)?;

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use highwater_records::{BatchHeader, find_valid_batch};
 use highwater_types::{LeaderEpoch, Offset, WallTime};
 
+use crate::epoch_runs::{self, EpochRun};
 use crate::index::{OffsetEntry, SegmentIndexes};
 use crate::listing::Found;
 use crate::segment::{Segment, remove_segment_files};
@@ -43,14 +44,6 @@ pub(super) struct Ground<'a, S> {
     /// Ranges that were lost before.
     pub(super) lost: &'a [OffsetRange],
     pub(super) now: WallTime,
-}
-
-/// Batches of one epoch in a row, as they were met.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct EpochRun {
-    pub(super) epoch: LeaderEpoch,
-    pub(super) first: Offset,
-    pub(super) last: Offset,
 }
 
 /// What the segments hold.
@@ -319,13 +312,7 @@ impl<'a, S: Storage> Scan<'a, S> {
     fn note_batch(&mut self, header: &BatchHeader) {
         self.end = header.next_offset();
         self.last_epoch = header.leader_epoch();
-        let Some(epoch) = header.leader_epoch() else { return };
-        match self.runs.last_mut() {
-            Some(run) if run.epoch == epoch => run.last = header.base_offset(),
-            Some(_) | None => {
-                self.runs.push(EpochRun { epoch, first: header.base_offset(), last: header.base_offset() });
-            }
-        }
+        epoch_runs::note(&mut self.runs, header);
     }
 
     /// Decides what a bad batch at `position` means.

@@ -1,30 +1,49 @@
-//! The epoch cache of a log that is being opened: its file, as far as the batches confirm it (KAFKA-15608).
+//! The epoch cache of a log that is being opened or adopted: its file, as far as the batches confirm it (KAFKA-15608).
 //!
 //! A leadership that appended nothing is known from the file only, so the file is kept where it does not contradict the log,
 //! and made again from the batches where it does, or is missing.
 
 use std::path::Path;
 
-use highwater_types::{LeaderEpochCache, Offset};
+use highwater_records::BatchHeader;
+use highwater_types::{LeaderEpoch, LeaderEpochCache, Offset};
 
-use super::recover::EpochRun;
 use crate::Repair;
 use crate::checkpoint::{LoadedEpochs, read_leader_epochs};
 use crate::segments::SegmentRef;
 use crate::storage::{Storage, StorageResult};
 use crate::walk::{Check, Walk};
 
+/// Batches of one epoch in a row, as they were met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EpochRun {
+    pub(crate) epoch: LeaderEpoch,
+    /// The base offsets of the first and the last of them.
+    pub(crate) first: Offset,
+    pub(crate) last: Offset,
+}
+
+/// Takes note of a batch that follows those noted.
+pub(crate) fn note(runs: &mut Vec<EpochRun>, header: &BatchHeader) {
+    let Some(epoch) = header.leader_epoch() else { return };
+    let first = header.base_offset();
+    match runs.last_mut() {
+        Some(run) if run.epoch == epoch => run.last = first,
+        Some(_) | None => runs.push(EpochRun { epoch, first, last: first }),
+    }
+}
+
 /// The epoch cache, and what had to be done for it.
 #[derive(Debug)]
-pub(super) struct RecoveredEpochs {
-    pub(super) epochs: LeaderEpochCache,
+pub(crate) struct RecoveredEpochs {
+    pub(crate) epochs: LeaderEpochCache,
     /// Whether the file says something else.
-    pub(super) changed: bool,
-    pub(super) repair: Option<Repair>,
+    pub(crate) changed: bool,
+    pub(crate) repair: Option<Repair>,
 }
 
 /// `runs` are the epochs that were met in the part of the log that was read.
-pub(super) fn recover<S: Storage>(
+pub(crate) fn recover<S: Storage>(
     storage: &S,
     dir: &Path,
     segments: &[SegmentRef<S>],
@@ -38,7 +57,7 @@ pub(super) fn recover<S: Storage>(
         LoadedEpochs::Damaged { salvaged, reason } => (salvaged, Some(reason)),
     };
     let is_empty = segments.iter().all(|s| s.len == 0);
-    let wrong = wrong.or_else(|| contradiction(&stored, runs, log_end));
+    let wrong = wrong.or_else(|| contradiction(&stored, runs, log_start, log_end));
     let mut epochs = stored.clone();
     // What began beyond the end was cut. What began at the end stays: a leadership that appended nothing (S36).
     epochs.truncate_from_end(log_end.next());
@@ -57,9 +76,16 @@ pub(super) fn recover<S: Storage>(
 }
 
 /// Where the file says something else than the batches, the last of which ends at `log_end`.
-fn contradiction(stored: &LeaderEpochCache, runs: &[EpochRun], log_end: Offset) -> Option<String> {
+fn contradiction(
+    stored: &LeaderEpochCache,
+    runs: &[EpochRun],
+    log_start: Offset,
+    log_end: Offset,
+) -> Option<String> {
+    // What lies below the log start is forgotten.
     let differs = |run: &&EpochRun| {
-        [run.first, run.last].iter().any(|offset| stored.epoch_at(*offset) != Some(run.epoch))
+        let mut kept = [run.first, run.last].into_iter().filter(|offset| *offset >= log_start);
+        kept.any(|offset| stored.epoch_at(offset) != Some(run.epoch))
     };
     if let Some(run) = runs.iter().find(differs) {
         return Some(format!(
