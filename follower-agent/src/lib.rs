@@ -1,1 +1,5 @@
-//! Follows partitions: pulls, checks, appends, and acknowledges by its next fetch.
+//! Follows partitions.
+
+pub mod config;
+mod fetcher;
+pub mod leader_endpoint;

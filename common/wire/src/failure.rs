@@ -82,6 +82,13 @@ pub fn classify(status: &Status) -> Failure {
     }
 }
 
+/// Whether the answer was larger than the caller's own decode limit (S81): the call was answered and the connection is
+/// good. tonic says so only by its text.
+#[must_use]
+pub fn is_too_large(status: &Status) -> bool {
+    status.code() == Code::OutOfRange && status.message().contains("decoded message length too large")
+}
+
 fn kind_of(status: &Status) -> FailureKind {
     match status.code() {
         Code::DeadlineExceeded => FailureKind::Deadline,

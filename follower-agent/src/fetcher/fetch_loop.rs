@@ -1,0 +1,331 @@
+//! One fetch loop: plan → fetch → apply → append; the next plan carries the acknowledgement.
+//!
+//! What must hold: one poll and one request beside it in flight (`members.rs` says which asks for what), over one
+//! connection; the loop itself never waits for a disk, it hands records over; an answer is only handed to partitions that
+//! are still the loop's, and they decide whether it is void (S5). A call that fails delays every partition of the loop by
+//! the same wait, and replaces the connection unless the leader itself answered (S12); a partition that fails delays
+//! itself only (KAFKA-8346). An idle loop has exactly one parked poll.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt as _};
+use highwater_node::MonotonicClock;
+use highwater_protocol::Randomness;
+use highwater_protocol::fetch::{FetchRequest, FetchResponse, PartitionResult, TopicRef};
+use highwater_protocol::follower::{Backoff, BackoffConfig, LeaderOffsets};
+use highwater_types::{ClusterId, ErrorCode, MonotonicTime, NodeId, ReplicationError, TopicIdPartition};
+use highwater_wire::{Failure, Reached};
+use tokio_util::sync::CancellationToken;
+
+use super::mail::{Change, Mailbox};
+use super::members::{Asks, Members};
+use super::status::LoopStatus;
+use super::{Applied, Followed, LoopKey};
+use crate::leader_endpoint::{FetchFailure, LeaderEndPoint};
+
+/// After so many answers in a row in which the leader knows no partition, it is perhaps another program behind the old
+/// address: the connection is replaced, with the name resolved afresh (qdrant#832).
+const STRANGE_ANSWERS_MAX: u32 = 2;
+
+/// The session epoch that asks for no session (S74).
+const NO_SESSION: i32 = -1;
+
+/// How the loops of this program fetch.
+#[derive(Clone, Debug)]
+pub(crate) struct FetchSettings {
+    /// Who fetches.
+    pub(crate) node: NodeId,
+    /// The cluster that it belongs to.
+    pub(crate) cluster: ClusterId,
+    /// `replica.fetch.wait.max.ms`.
+    pub(crate) wait_max: Duration,
+    /// `replica.fetch.min.bytes`.
+    pub(crate) min_bytes: u32,
+    /// `replica.fetch.response.max.bytes`.
+    pub(crate) response_max_bytes: u32,
+    /// `replica.fetch.batch.max.bytes`.
+    pub(crate) batch_max_bytes: u32,
+    /// `replica.fetch.backoff.ms` and its limit.
+    pub(crate) backoff: BackoffConfig,
+}
+
+/// A request on its way.
+struct InFlight {
+    asks: Asks,
+    answer: BoxFuture<'static, Result<FetchResponse, FetchFailure>>,
+}
+
+/// The leader's range of one partition, asked for on its behalf.
+type Range<P> = (TopicIdPartition, <P as Followed>::Question, Result<LeaderOffsets, ErrorCode>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Which {
+    Poll,
+    Beside,
+}
+
+enum Event<P: Followed> {
+    Answered(Which, Asks, Result<FetchResponse, FetchFailure>),
+    Range(Range<P>),
+    /// Mail came, or a time.
+    Look,
+}
+
+/// A fetch loop.
+pub(crate) struct FetchLoop<P: Followed, E> {
+    settings: Arc<FetchSettings>,
+    key: LoopKey,
+    leader: Arc<E>,
+    clock: MonotonicClock,
+    mail: Arc<Mailbox<P>>,
+    status: Arc<LoopStatus>,
+    members: Members<P>,
+    poll: Option<InFlight>,
+    beside: Option<InFlight>,
+    ranges: FuturesUnordered<BoxFuture<'static, Range<P>>>,
+    backoff: Backoff,
+    randomness: Randomness,
+    /// Nothing is sent before this time.
+    resumes_at: Option<MonotonicTime>,
+    strange_answers: u32,
+}
+
+impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
+    /// A loop without partitions; `seed` is for its jitter.
+    pub(crate) fn new(
+        settings: Arc<FetchSettings>,
+        key: LoopKey,
+        leader: Arc<E>,
+        clock: MonotonicClock,
+        mail: Arc<Mailbox<P>>,
+        status: Arc<LoopStatus>,
+        seed: u64,
+    ) -> Self {
+        let backoff = Backoff::new(settings.backoff);
+        Self {
+            settings,
+            key,
+            leader,
+            clock,
+            mail,
+            status,
+            members: Members::default(),
+            poll: None,
+            beside: None,
+            ranges: FuturesUnordered::new(),
+            backoff,
+            randomness: Randomness::new(seed),
+            resumes_at: None,
+            strange_answers: 0,
+        }
+    }
+
+    /// Fetches until told to stop; requests in flight are then given up.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        loop {
+            self.take_mail();
+            self.members.tick(self.clock.now());
+            self.send();
+            let event = tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                event = next_event(&mut self.poll, &mut self.beside, &mut self.ranges) => event,
+                () = self.mail.arrived() => Event::Look,
+                () = until(&self.clock, self.resumes_at.into_iter().chain(self.members.next_due()).min()) => Event::Look,
+            };
+            self.on_event(event);
+        }
+    }
+
+    fn take_mail(&mut self) {
+        let (changes, ready) = self.mail.take();
+        for change in changes {
+            match change {
+                Change::Add(partition) => self.members.add(partition),
+                Change::Remove(id) => self.members.remove(id),
+            }
+        }
+        for id in ready {
+            self.members.look_at(id);
+        }
+    }
+
+    /// Sends what can be sent now.
+    fn send(&mut self) {
+        let now = self.clock.now();
+        if self.resumes_at.is_some_and(|at| at > now) {
+            return;
+        }
+        self.resumes_at = None;
+        if self.poll.is_none() {
+            let asks = self.members.for_poll(now);
+            self.poll = asks.map(|asks| self.request(asks, self.settings.wait_max));
+        }
+        if self.beside.is_none() {
+            let asks = self.members.for_beside(self.poll.as_ref().map(|poll| &poll.asks), now);
+            self.beside = asks.map(|asks| self.request(asks, Duration::ZERO));
+        }
+    }
+
+    fn request(&self, asks: Asks, max_wait: Duration) -> InFlight {
+        let partitions = asks.iter().map(|(id, ask)| {
+            if let Some(partition) = self.members.get(id) {
+                partition.on_sent(ask);
+            }
+            ask.to_partition(TopicRef::Id(id.topic_id), id.partition)
+        });
+        let request = FetchRequest {
+            cluster: Some(self.settings.cluster.clone()),
+            replica: Some(self.settings.node),
+            session_id: 0,
+            session_epoch: NO_SESSION,
+            max_wait,
+            min_bytes: self.settings.min_bytes,
+            max_bytes: if asks.wants_records() { self.settings.response_max_bytes } else { 0 },
+            partitions: partitions.collect(),
+            forgotten: Vec::new(),
+        };
+        let largest = self.members.largest_batch(&asks).max(self.settings.batch_max_bytes);
+        self.status.sent();
+        InFlight { asks, answer: self.leader.fetch(request, largest) }
+    }
+
+    fn on_event(&mut self, event: Event<P>) {
+        match event {
+            Event::Answered(which, asks, Ok(answer)) => self.on_answer(which, &asks, answer),
+            Event::Answered(_, asks, Err(FetchFailure::TooLarge(message))) => self.on_too_large(&asks, &message),
+            Event::Answered(_, _, Err(FetchFailure::Call(failure))) => self.on_failure(&failure),
+            Event::Range((id, question, range)) => {
+                if let Some(partition) = self.members.get(id) {
+                    partition.on_leader_offsets(question, range, self.clock.now());
+                    self.members.look_at(id);
+                }
+            }
+            Event::Look => {}
+        }
+    }
+
+    fn on_answer(&mut self, which: Which, asks: &Asks, answer: FetchResponse) {
+        if self.status.succeeded() {
+            tracing::info!(leader = %self.key.leader, endpoint = %self.key.endpoint, "the leader answers again");
+        }
+        self.backoff.reset();
+        self.note_whether_strange(&answer);
+        let bytes: usize = answer.partitions.iter().filter_map(|p| p.outcome.as_ref().ok()).map(|f| f.records.len()).sum();
+        self.status.received(bytes);
+        for result in answer.partitions {
+            self.apply(asks, result);
+        }
+        if which == Which::Beside && bytes == 0 {
+            self.members.brought_nothing(asks);
+        }
+    }
+
+    fn apply(&mut self, asks: &Asks, result: PartitionResult) {
+        let asked = result.id().and_then(|id| Some((id, asks.get(id)?)));
+        let Some((id, ask)) = asked else {
+            tracing::warn!(leader = %self.key.leader, ?result.topic_id, ?result.partition, "an answer names a partition that was not asked for");
+            return;
+        };
+        let Some(partition) = self.members.get(id).map(Arc::clone) else { return };
+        let applied = partition.on_answer(&ask.position, result.outcome, self.clock.now());
+        if let Applied::AskOffsets(question, epoch) = applied {
+            let range = self.leader.range(id, epoch);
+            self.ranges.push(Box::pin(async move { (id, question, range.await) }));
+        }
+        if ask.max_bytes > 0 {
+            self.members.fits(id);
+        }
+        self.members.answered(id, matches!(applied, Applied::Records));
+    }
+
+    /// An old address may belong to another program by now, which knows nothing of what it is asked.
+    fn note_whether_strange(&mut self, answer: &FetchResponse) {
+        let knows_nothing = |result: &PartitionResult| {
+            let code = result.outcome.as_ref().err().map(|error| error.code);
+            matches!(
+                code,
+                Some(
+                    ErrorCode::NotLeaderOrFollower
+                        | ErrorCode::UnknownTopicId
+                        | ErrorCode::UnknownTopicOrPartition
+                )
+            )
+        };
+        if answer.partitions.is_empty() || !answer.partitions.iter().all(knows_nothing) {
+            self.strange_answers = 0;
+            return;
+        }
+        self.strange_answers += 1;
+        if self.strange_answers >= STRANGE_ANSWERS_MAX {
+            self.strange_answers = 0;
+            self.leader.reconnect();
+        }
+    }
+
+    /// One partition's batch is larger than this program takes: found out by asking for each alone.
+    fn on_too_large(&mut self, asks: &Asks, message: &str) {
+        let Some((id, ask)) = self.members.too_large(asks) else { return };
+        tracing::error!(
+            partition = %id, message,
+            "a batch is larger than replica.fetch.batch.max.bytes allows: raise it on this node"
+        );
+        if let Some(partition) = self.members.get(id) {
+            let error = ReplicationError::new(ErrorCode::MessageTooLarge, message);
+            partition.on_answer(&ask.position, Err(error), self.clock.now());
+        }
+        self.members.look_at(id);
+    }
+
+    fn on_failure(&mut self, failure: &Failure) {
+        // Both go: what is wrong with one call is wrong with the connection, or with the leader.
+        self.poll = None;
+        self.beside = None;
+        if failure.reached != Reached::Program {
+            self.leader.reconnect();
+        }
+        let wait = self.backoff.next_delay(&mut self.randomness).max(failure.retry_after.unwrap_or_default());
+        let resumes_at = self.clock.now().after(wait);
+        self.resumes_at = Some(resumes_at);
+        if self.status.failed(&failure.message, resumes_at) {
+            tracing::warn!(
+                leader = %self.key.leader, endpoint = %self.key.endpoint, fetcher = self.key.fetcher, error = %failure,
+                "a fetch failed; its partitions wait"
+            );
+        }
+    }
+}
+
+/// The next answer. Can be dropped without losing one.
+async fn next_event<P: Followed>(
+    poll: &mut Option<InFlight>,
+    beside: &mut Option<InFlight>,
+    ranges: &mut FuturesUnordered<BoxFuture<'static, Range<P>>>,
+) -> Event<P> {
+    tokio::select! {
+        (asks, answer) = answered(beside) => Event::Answered(Which::Beside, asks, answer),
+        (asks, answer) = answered(poll) => Event::Answered(Which::Poll, asks, answer),
+        Some(range) = ranges.next() => Event::Range(range),
+    }
+}
+
+/// The answer of a request; never when there is none. Takes the request out.
+async fn answered(request: &mut Option<InFlight>) -> (Asks, Result<FetchResponse, FetchFailure>) {
+    let Some(in_flight) = request.as_mut() else { return std::future::pending().await };
+    let answer = (&mut in_flight.answer).await;
+    let asks = request.take().map(|sent| sent.asks).unwrap_or_default();
+    (asks, answer)
+}
+
+async fn until(clock: &MonotonicClock, time: Option<MonotonicTime>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(clock.instant(time)).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+#[path = "fetch_loop_test.rs"]
+mod tests;

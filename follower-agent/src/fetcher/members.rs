@@ -1,0 +1,226 @@
+//! The partitions of one loop, and what its next request asks for.
+//!
+//! A loop has two requests in flight at most. The *poll* may wait at the leader; it names every partition that asks. The
+//! request *beside* it never waits: it acknowledges what was appended or flushed while the poll is parked (design.md 5),
+//! and fetches for partitions that the parked poll does not read for: those that were paused in it, came later, or were
+//! delayed. So a slow partition delays no other, and is itself not delayed by a parked poll.
+//!
+//! What must hold: the order of the poll is that of S9; a partition whose answer came too large is asked for alone until
+//! it gets one, so that it delays no other (cases.md E); a request beside that brought nothing is not repeated before the
+//! next poll, so nothing spins.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use highwater_protocol::follower::{FetchAsk, FetchIntent, FetchPlan};
+use highwater_types::{MonotonicTime, TopicIdPartition};
+
+use super::Followed;
+
+/// What a request asks for, in the order of the request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Asks {
+    order: Vec<TopicIdPartition>,
+    by_id: BTreeMap<TopicIdPartition, FetchAsk>,
+}
+
+impl FromIterator<(TopicIdPartition, FetchAsk)> for Asks {
+    fn from_iter<I: IntoIterator<Item = (TopicIdPartition, FetchAsk)>>(asks: I) -> Self {
+        let order: Vec<_> = asks.into_iter().collect();
+        Self { by_id: order.iter().copied().collect(), order: order.into_iter().map(|(id, _)| id).collect() }
+    }
+}
+
+impl Asks {
+    /// In the order of the request.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (TopicIdPartition, &FetchAsk)> {
+        self.order.iter().filter_map(|id| Some((*id, self.by_id.get(id)?)))
+    }
+
+    /// What it asks of a partition.
+    pub(crate) fn get(&self, id: TopicIdPartition) -> Option<&FetchAsk> {
+        self.by_id.get(&id)
+    }
+
+    /// The partitions of which it wants records.
+    fn wanted(&self) -> impl Iterator<Item = (TopicIdPartition, FetchAsk)> {
+        self.iter().filter(|(_, ask)| ask.max_bytes > 0).map(|(id, ask)| (id, *ask))
+    }
+
+    /// Whether it wants records of anything.
+    pub(crate) fn wants_records(&self) -> bool {
+        self.wanted().next().is_some()
+    }
+}
+
+/// The partitions of one loop.
+#[derive(Debug)]
+pub(crate) struct Members<P> {
+    plan: FetchPlan<TopicIdPartition>,
+    by_id: BTreeMap<TopicIdPartition, Arc<P>>,
+    /// Worth a look for the request beside the poll.
+    candidates: BTreeSet<TopicIdPartition>,
+    /// Asked for by themselves, because an answer that named them with others was too large.
+    alone: BTreeSet<TopicIdPartition>,
+    /// Those for which the last request beside the poll brought nothing.
+    exhausted: BTreeSet<TopicIdPartition>,
+    /// When to look at a partition that waits for a time.
+    due: BTreeMap<TopicIdPartition, MonotonicTime>,
+}
+
+impl<P> Default for Members<P> {
+    fn default() -> Self {
+        Self {
+            plan: FetchPlan::new(),
+            by_id: BTreeMap::new(),
+            candidates: BTreeSet::new(),
+            alone: BTreeSet::new(),
+            exhausted: BTreeSet::new(),
+            due: BTreeMap::new(),
+        }
+    }
+}
+
+impl<P: Followed> Members<P> {
+    pub(crate) fn get(&self, id: TopicIdPartition) -> Option<&Arc<P>> {
+        self.by_id.get(&id)
+    }
+
+    /// A partition joins; one that is there keeps its place (S4).
+    pub(crate) fn add(&mut self, partition: Arc<P>) {
+        let id = partition.id();
+        self.plan.add(id);
+        self.by_id.insert(id, partition);
+        self.look_at(id);
+        debug_assert_eq!(self.plan.len(), self.by_id.len(), "every partition has its place");
+    }
+
+    pub(crate) fn remove(&mut self, id: TopicIdPartition) {
+        self.plan.remove(&id);
+        self.by_id.remove(&id);
+        self.candidates.remove(&id);
+        self.alone.remove(&id);
+        self.exhausted.remove(&id);
+        self.due.remove(&id);
+        debug_assert_eq!(self.plan.len(), self.by_id.len(), "every partition has its place");
+    }
+
+    /// Something happened to a partition.
+    pub(crate) fn look_at(&mut self, id: TopicIdPartition) {
+        let Some(partition) = self.by_id.get(&id) else { return };
+        match partition.next_deadline() {
+            Some(at) => drop(self.due.insert(id, at)),
+            None => drop(self.due.remove(&id)),
+        }
+        self.candidates.insert(id);
+    }
+
+    /// Looks at every partition whose time has come.
+    pub(crate) fn tick(&mut self, now: MonotonicTime) {
+        let due: Vec<_> = self.due.iter().filter(|(_, at)| **at <= now).map(|(id, _)| *id).collect();
+        for id in due {
+            self.due.remove(&id);
+            let Some(partition) = self.by_id.get(&id) else { continue };
+            partition.on_tick(now);
+            // A delay that is over stays the partition's next deadline until it gets an answer.
+            if let Some(at) = partition.next_deadline().filter(|at| *at > now) {
+                self.due.insert(id, at);
+            }
+            self.candidates.insert(id);
+        }
+    }
+
+    /// When the next partition's time comes.
+    pub(crate) fn next_due(&self) -> Option<MonotonicTime> {
+        self.due.values().min().copied()
+    }
+
+    /// What the next poll asks for; `None` when nobody wants records now: a poll of paused partitions only would wait for
+    /// nothing.
+    pub(crate) fn for_poll(&mut self, now: MonotonicTime) -> Option<Asks> {
+        let in_order = self.plan.iter().filter(|id| !self.alone.contains(id));
+        let asks: Asks = in_order
+            .filter_map(|id| match self.by_id.get(id)?.intent(now) {
+                FetchIntent::Ask(ask) => Some((*id, ask)),
+                FetchIntent::NotBefore(_) | FetchIntent::Not => None,
+            })
+            .collect();
+        if !asks.wants_records() {
+            return None;
+        }
+        self.candidates.retain(|id| self.alone.contains(id));
+        self.exhausted.clear();
+        Some(asks)
+    }
+
+    /// What a request beside `poll` asks for; `None` = nothing is worth one.
+    pub(crate) fn for_beside(&mut self, poll: Option<&Asks>, now: MonotonicTime) -> Option<Asks> {
+        let by_itself = self.candidates.iter().find(|id| {
+            self.alone.contains(id) && self.ask_beside(**id, None, now).is_some_and(|ask| ask.max_bytes > 0)
+        });
+        if let Some(id) = by_itself.copied() {
+            self.candidates.remove(&id);
+            return self.ask_beside(id, None, now).map(|ask| Asks::from_iter([(id, ask)]));
+        }
+        let candidates = std::mem::take(&mut self.candidates);
+        let ask = |id| Some((id, self.ask_beside(id, poll.and_then(|poll| poll.get(id)), now)?));
+        let asks: Asks = candidates.into_iter().filter_map(ask).collect();
+        (!asks.order.is_empty()).then_some(asks)
+    }
+
+    /// What a partition asks for beside the poll, in which it asked for `polled`.
+    fn ask_beside(
+        &self,
+        id: TopicIdPartition,
+        polled: Option<&FetchAsk>,
+        now: MonotonicTime,
+    ) -> Option<FetchAsk> {
+        let partition = self.by_id.get(&id)?;
+        let FetchIntent::Ask(ask) = partition.intent(now) else { return None };
+        let is_read_for = polled.is_some_and(|sent| !sent.paused && sent.position == ask.position);
+        let wants_records = !is_read_for
+            && ask.max_bytes > 0
+            && partition.has_more_to_fetch()
+            && !self.exhausted.contains(&id);
+        if wants_records {
+            Some(ask)
+        } else {
+            partition.owes_acknowledgement().then(|| ask.only_acknowledging())
+        }
+    }
+
+    /// A partition's answer was applied.
+    pub(crate) fn answered(&mut self, id: TopicIdPartition, took_records: bool) {
+        if took_records {
+            self.plan.move_to_end(&id);
+        }
+        self.look_at(id);
+    }
+
+    /// An answer beside the poll was as a whole without records.
+    pub(crate) fn brought_nothing(&mut self, asks: &Asks) {
+        self.exhausted.extend(asks.wanted().map(|(id, _)| id));
+    }
+
+    /// A request that named this partition was answered.
+    pub(crate) fn fits(&mut self, id: TopicIdPartition) {
+        self.alone.remove(&id);
+    }
+
+    /// The answer to this request was too large: its partitions are asked for one by one. Answers which partition it is
+    /// because of, when there is no doubt.
+    pub(crate) fn too_large(&mut self, asks: &Asks) -> Option<(TopicIdPartition, FetchAsk)> {
+        for (id, _) in asks.wanted().filter(|(id, _)| self.by_id.contains_key(id)) {
+            self.alone.insert(id);
+            self.candidates.insert(id);
+        }
+        let mut wanted = asks.wanted();
+        wanted.next().filter(|_| wanted.next().is_none())
+    }
+
+    /// The largest batch that one of the partitions may have, in bytes.
+    pub(crate) fn largest_batch(&self, asks: &Asks) -> u32 {
+        let partitions = asks.order.iter().filter_map(|id| self.by_id.get(id));
+        partitions.map(|partition| partition.largest_batch()).max().unwrap_or(0)
+    }
+}

@@ -1,0 +1,87 @@
+//! Fetching: loops by leader, and what a loop needs of a partition.
+//!
+//! Deliberately absent: logs and disks. A loop sees a partition through [`Followed`] and a leader through
+//! [`LeaderEndPoint`](crate::leader_endpoint::LeaderEndPoint), so both can be scripted.
+
+mod fetch_loop;
+mod mail;
+mod manager;
+mod mapping;
+mod members;
+mod status;
+#[cfg(test)]
+mod test_support;
+
+use std::fmt;
+use std::sync::Arc;
+
+use highwater_protocol::fetch::Fetched;
+use highwater_protocol::follower::{FetchAsk, FetchIntent, FetchPosition, LeaderOffsets};
+use highwater_types::{ErrorCode, LeaderEpoch, MonotonicTime, ReplicationError, TopicIdPartition};
+
+pub(crate) use fetch_loop::FetchSettings;
+pub(crate) use mail::ReadySet;
+pub(crate) use manager::FetcherManager;
+pub use mapping::LoopKey;
+pub(crate) use status::LoopReport;
+
+/// What a loop needs of a partition. No method waits for a disk.
+pub(crate) trait Followed: fmt::Debug + Send + Sync + 'static {
+    /// A question for the leader, kept for its answer.
+    type Question: Copy + fmt::Debug + Send + 'static;
+
+    /// Which partition it is.
+    fn id(&self) -> TopicIdPartition;
+
+    /// The largest batch that its topic allows, in bytes.
+    fn largest_batch(&self) -> u32;
+
+    /// What it asks for now.
+    fn intent(&self, now: MonotonicTime) -> FetchIntent;
+
+    /// The request with `ask` goes out.
+    fn on_sent(&self, ask: &FetchAsk);
+
+    /// Whether it holds something that no request has acknowledged yet.
+    fn owes_acknowledgement(&self) -> bool;
+
+    /// Whether the leader had more, as of its last answer, than was asked for so far; also while no answer is known.
+    fn has_more_to_fetch(&self) -> bool;
+
+    /// The answer to what was asked from `sent`.
+    fn on_answer(
+        &self,
+        sent: &FetchPosition,
+        outcome: Result<Fetched, ReplicationError>,
+        now: MonotonicTime,
+    ) -> Applied<Self::Question>;
+
+    /// The leader's range that [`Applied::AskOffsets`] asked for.
+    fn on_leader_offsets(
+        &self,
+        question: Self::Question,
+        range: Result<LeaderOffsets, ErrorCode>,
+        now: MonotonicTime,
+    );
+
+    /// The time of [`Self::next_deadline`] came.
+    fn on_tick(&self, now: MonotonicTime);
+
+    /// When it has something to do again, if it waits for a time.
+    fn next_deadline(&self) -> Option<MonotonicTime>;
+
+    /// Where it tells that something happened to it outside of the loop: an append or a flush ended, a cut was made.
+    /// `None`: nowhere.
+    fn attach(&self, ready: Option<Arc<ReadySet>>);
+}
+
+/// What became of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Applied<Q> {
+    /// Nothing came of it, or nothing that concerns the loop.
+    Nothing,
+    /// Records were taken.
+    Records,
+    /// The leader's range is needed, asked under this epoch: [`Followed::on_leader_offsets`].
+    AskOffsets(Q, LeaderEpoch),
+}

@@ -1,0 +1,79 @@
+//! What a fetch loop tells about itself, for DescribeFetchers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use highwater_types::MonotonicTime;
+use parking_lot::Mutex;
+
+use super::LoopKey;
+
+/// Counters and the last failure of a loop; written by the loop, read by whoever describes it.
+#[derive(Debug, Default)]
+pub(crate) struct LoopStatus {
+    fetches: AtomicU64,
+    bytes: AtomicU64,
+    trouble: Mutex<Trouble>,
+}
+
+/// Calls that failed in a row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Trouble {
+    /// How many; 0 after a success.
+    pub(crate) failures: u32,
+    /// Why the last one failed; empty after a success.
+    pub(crate) last_error: String,
+    /// When the loop calls again, while it waits.
+    pub(crate) resumes_at: Option<MonotonicTime>,
+}
+
+/// A loop at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LoopReport {
+    /// Which loop.
+    pub(crate) key: LoopKey,
+    /// Fetches that it sent since it started.
+    pub(crate) fetches: u64,
+    /// Bytes of records that it received since it started.
+    pub(crate) bytes: u64,
+    /// What is wrong now.
+    pub(crate) trouble: Trouble,
+}
+
+impl LoopStatus {
+    pub(crate) fn sent(&self) {
+        self.fetches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn received(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// A call succeeded. Answers whether calls had failed before it.
+    pub(crate) fn succeeded(&self) -> bool {
+        let mut trouble = self.trouble.lock();
+        let recovered = trouble.failures > 0;
+        if recovered {
+            *trouble = Trouble::default();
+        }
+        recovered
+    }
+
+    /// A call failed. Answers whether this is news: the first failure in a row, or another one than the last.
+    pub(crate) fn failed(&self, error: &str, resumes_at: MonotonicTime) -> bool {
+        let mut trouble = self.trouble.lock();
+        let is_news = trouble.failures == 0 || trouble.last_error != error;
+        trouble.failures = trouble.failures.saturating_add(1);
+        error.clone_into(&mut trouble.last_error);
+        trouble.resumes_at = Some(resumes_at);
+        is_news
+    }
+
+    pub(crate) fn report(&self, key: LoopKey) -> LoopReport {
+        LoopReport {
+            key,
+            fetches: self.fetches.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            trouble: self.trouble.lock().clone(),
+        }
+    }
+}
