@@ -1,7 +1,8 @@
 //! A replica that leads: appends, flushes, serves reads, and lets the core decide what is committed.
 //!
 //! What must hold: an append is reported to the core after it is in the log, a flush after it is on the disk, so the high
-//! watermark never covers what could be gone (S60, design.md 6.8). After a failed disk the leadership ends (design.md 2).
+//! watermark never covers what could be gone (S60, design.md 6.8). The log is looked at while the core is locked, so that no
+//! high watermark is seen beside an older log end (S22). After a failed disk the leadership ends (design.md 2).
 
 use std::sync::Arc;
 
@@ -140,8 +141,8 @@ impl<S: Storage> LeaderReplica<S> {
 
     /// What it says about itself now.
     pub fn facts(&self) -> ReplicaFacts {
-        let snapshot = self.log.snapshot();
         let core = self.core.lock();
+        let snapshot = self.log.snapshot();
         ReplicaFacts {
             leader_epoch: self.epoch,
             is_leader: !core.is_over(),
@@ -299,9 +300,9 @@ impl<S: Storage> LeaderReplica<S> {
         request: &FetchPartition,
         now: MonotonicTime,
     ) -> Result<ReadPlan, ReplicationError> {
+        let mut core = self.core.lock();
         let snapshot = self.log.snapshot();
         let facts = log_facts(&snapshot.positions, &snapshot.epochs);
-        let mut core = self.core.lock();
         match requester {
             Requester::Follower(node) => core.on_follower_fetch(node, request, &facts, now),
             Requester::Consumer => core.plan_consumer_read(request, &facts),
@@ -313,9 +314,9 @@ impl<S: Storage> LeaderReplica<S> {
     /// # Errors
     /// What the checks found.
     pub fn plan(&self, requester: Requester, request: &FetchPartition) -> Result<ReadPlan, ReplicationError> {
+        let core = self.core.lock();
         let snapshot = self.log.snapshot();
         let facts = log_facts(&snapshot.positions, &snapshot.epochs);
-        let core = self.core.lock();
         match requester {
             Requester::Follower(node) => core.plan_follower_read(node, request, &facts),
             Requester::Consumer => core.plan_consumer_read(request, &facts),
@@ -324,10 +325,9 @@ impl<S: Storage> LeaderReplica<S> {
 
     /// What a parked fetch needs to know of the partition now.
     pub fn probe(&self, requester: Requester, request: &FetchPartition) -> Probe {
-        let snapshot = self.log.snapshot();
-        let (is_over, high_watermark, propagated) = {
+        let (snapshot, is_over, high_watermark, propagated) = {
             let core = self.core.lock();
-            (core.is_over(), core.high_watermark(), core.propagated_high_watermark())
+            (self.log.snapshot(), core.is_over(), core.high_watermark(), core.propagated_high_watermark())
         };
         if is_over {
             return Probe::Unreadable(FetchCompletion::LeadershipLost);

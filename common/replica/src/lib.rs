@@ -69,6 +69,8 @@ const fn log_facts<'a>(positions: &LogPositions, epochs: &'a LeaderEpochCache) -
 }
 
 #[cfg(test)]
+mod concurrency_test;
+#[cfg(test)]
 mod random_walk_test;
 #[cfg(test)]
 mod test_cluster;

@@ -9,7 +9,7 @@ use highwater_types::Durability;
 
 use crate::test_cluster::{Cluster, Message, Role};
 
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 150;
 const STEPS: u64 = 250;
 const MACHINES: usize = 3;
 /// Rounds within which a cluster without faults has settled.

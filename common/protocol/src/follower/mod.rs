@@ -22,8 +22,7 @@
 use std::collections::VecDeque;
 
 use highwater_types::{
-    Durability, ErrorCode, Incarnation, LeaderEpoch, MonotonicTime, NodeId, Offset, OffsetAndEpoch,
-    ReplicationError,
+    Durability, ErrorCode, Incarnation, LeaderEpoch, MonotonicTime, NodeId, Offset, ReplicationError,
 };
 
 mod answer;
@@ -31,6 +30,7 @@ mod backoff;
 mod failure;
 mod fetch_plan;
 mod log_events;
+mod outcome;
 mod position;
 mod truncation;
 
@@ -38,6 +38,7 @@ pub use answer::{AnswerFacts, BatchSpan, LeaderOffsets};
 pub use backoff::{Backoff, BackoffConfig};
 pub use failure::FailureReason;
 pub use fetch_plan::FetchPlan;
+pub use outcome::{CutPlan, FollowerAction, FollowerEffect, PartitionFetchState};
 pub use position::{FetchAsk, FetchIntent, FetchPosition};
 pub use truncation::cut_point;
 
@@ -84,96 +85,6 @@ pub struct FollowerStart {
     pub high_watermark: Offset,
     /// The first offset of unrepaired damage: nothing from here on is acknowledged (design.md 2).
     pub damaged_from: Option<Offset>,
-}
-
-/// What to do with an answer, in the order in which the actions were returned.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FollowerAction {
-    /// The answer is void, or there was nothing in it.
-    Nothing,
-    /// Append the first `bytes` bytes of its records, then report [`FollowerPartition::on_appended`].
-    Append {
-        /// Voids the append when it is no longer the current one.
-        generation: u64,
-        /// How many bytes of the answer's records, from their start.
-        bytes: usize,
-    },
-    /// Cut: ask [`FollowerPartition::plan_cut`], cut, report [`FollowerPartition::on_log_replaced`].
-    Truncate {
-        /// Voids the cut when it is no longer the current one.
-        generation: u64,
-        /// What the leader answered.
-        at: OffsetAndEpoch,
-    },
-    /// Ask the leader for its log start and log end under the same epoch, then report
-    /// [`FollowerPartition::on_leader_offsets`] (S35).
-    AskOffsets {
-        /// Voids the answer when it is no longer the current one.
-        generation: u64,
-    },
-    /// Drop the whole log and begin at `offset`, then report [`FollowerPartition::on_log_replaced`] (S35, S44).
-    RestartAt {
-        /// Voids it when it is no longer the current one.
-        generation: u64,
-        /// The leader's log start.
-        offset: Offset,
-    },
-    /// Renew the incarnation, durably, then report [`FollowerPartition::on_log_replaced`] (design.md 6.3).
-    RenewIncarnation {
-        /// Voids it when it is no longer the current one.
-        generation: u64,
-    },
-}
-
-/// What the caller owes after an event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FollowerEffect {
-    /// Consumers of this replica may read up to here.
-    HighWatermarkAdvanced(Offset),
-    /// Raise the log start to here, then report [`FollowerPartition::on_log_start`].
-    RaiseLogStart(Offset),
-    /// Open the log again, with recovery, then report [`FollowerPartition::on_log_replaced`] or
-    /// [`FollowerPartition::on_storage_failed`].
-    Recover,
-}
-
-/// The state as people see it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PartitionFetchState {
-    /// Its log is being cut, restarted or renewed; it does not fetch.
-    Truncating,
-    /// It fetches.
-    Fetching,
-    /// It fetches again at a time.
-    Delayed {
-        /// When.
-        until: MonotonicTime,
-        /// Why not now.
-        reason: FailureReason,
-    },
-    /// It does not fetch.
-    Failed {
-        /// Why.
-        reason: FailureReason,
-        /// When it recovers by itself; `None` = a new epoch or a person's resume is needed.
-        retry_at: Option<MonotonicTime>,
-    },
-}
-
-/// What a cut is to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CutPlan {
-    /// Overtaken: do nothing.
-    Void,
-    /// Refused; the partition has failed. Do nothing.
-    Refused,
-    /// Cut to `end`, after renewing the incarnation durably where `renew` says so (design.md 6.3).
-    To {
-        /// The new log end.
-        end: Offset,
-        /// Whether this incarnation acknowledged what the cut takes.
-        renew: bool,
-    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

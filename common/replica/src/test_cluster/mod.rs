@@ -35,7 +35,7 @@ pub(crate) use network::Message;
 /// What a machine runs.
 pub(crate) enum Role {
     Down,
-    Leader(LeaderReplica<SimStorage>),
+    Leader(Box<LeaderReplica<SimStorage>>),
     Follower(Box<FollowerSide>),
 }
 
@@ -235,7 +235,7 @@ impl Cluster {
         let config = self.leader_config();
         if let Ok(leader) = open.lead(Leading { config, node, record }, self.now().monotonic) {
             self.machines[index].acknowledged = None;
-            self.machines[index].role = Role::Leader(leader);
+            self.machines[index].role = Role::Leader(Box::new(leader));
         }
         true
     }
