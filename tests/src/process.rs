@@ -19,6 +19,18 @@ use crate::{programs, wait};
 /// How many lines of a process's output a failing test shows.
 const TAIL_LINES: usize = 40;
 
+/// The unit in which Linux counts processor time for programs, on every architecture.
+const TICK: Duration = Duration::from_millis(10);
+
+/// What a process has used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// Processor time, of all its threads, to 10 ms.
+    pub cpu: Duration,
+    /// Memory that is resident now.
+    pub resident_bytes: u64,
+}
+
 /// How to start a process: what a shell line would say.
 #[derive(Debug, Clone)]
 pub struct CommandLine {
@@ -123,6 +135,28 @@ impl Process {
     pub async fn end_within(&mut self, bound: Duration) -> ExitStatus {
         let what = format!("the end of {}", self.name);
         wait::until(&what, bound, async || self.ended()).await
+    }
+
+    /// What it has used up to now.
+    ///
+    /// # Panics
+    /// When it has ended.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let read =
+            |name: &str| std::fs::read_to_string(format!("/proc/{}/{name}", self.id())).expect("it runs");
+        // The name, in brackets, may hold anything; the numbers follow it. User and system time are fields 14 and 15.
+        let stat = read("stat");
+        let (_, numbers) = stat.rsplit_once(')').expect("the name is in brackets");
+        let ticks =
+            numbers.split_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().expect("a number"));
+        let status = read("status");
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it has not ended");
+        let kib: u64 = resident.trim_end_matches("kB").trim().parse().expect("a number");
+        Usage {
+            cpu: TICK * u32::try_from(ticks.sum::<u64>()).expect("a short life"),
+            resident_bytes: kib * 1024,
+        }
     }
 
     /// Everything in the output file, earlier lives of the same program included.
@@ -254,6 +288,19 @@ mod tests {
         assert!(!Path::new(&format!("/proc/{}", process.id())).exists());
         assert!(ended_by(process.ended().expect("it has ended"), Signal::SIGKILL));
         process.kill();
+    }
+
+    #[tokio::test]
+    async fn used_processor_time_grows_only_while_it_works() {
+        let (_place, process) = shell("while :; do :; done");
+        let worked = Duration::from_millis(50);
+        wait::until("work", wait::SOON, async || (process.usage().cpu >= worked).then_some(())).await;
+        assert!(process.usage().resident_bytes > 100_000);
+        process.freeze();
+        let state = || std::fs::read_to_string(format!("/proc/{}/stat", process.id())).expect("it lives");
+        wait::until("the stop", wait::SOON, async || state().contains(") T ").then_some(())).await;
+        let before = process.usage().cpu;
+        wait::always("no work", Duration::from_millis(100), async || process.usage().cpu == before).await;
     }
 
     /// Names the file in which the dying half of the next test leaves its child's id.

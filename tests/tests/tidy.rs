@@ -8,6 +8,8 @@
 mod dependencies;
 #[path = "tidy/files.rs"]
 mod files;
+#[path = "tidy/supply.rs"]
+mod supply;
 
 use std::path::{Path, PathBuf};
 
@@ -50,6 +52,13 @@ fn the_pure_crates_build_without_runtime_or_rpc() {
 #[test]
 fn there_is_one_version_of_each_rpc_crate() {
     assert_none(&dependencies::several_versions(&metadata()));
+}
+
+#[test]
+fn what_comes_from_others_may_be_used() {
+    let metadata = metadata();
+    assert_none(&supply::other_licences(&metadata));
+    assert_none(&supply::other_sources(&metadata));
 }
 
 #[test]
