@@ -1,7 +1,7 @@
 //! Reads what Kafka's DumpLogSegments prints (`--deep-iteration --print-data-log`), as it stands beside each fixture.
 //!
-//! What holds: a line that is not understood is an error, so nothing of a dump goes unread by accident; only Kafka's stderr,
-//! its producer snapshots and the text of checkpoint files are passed over, since nothing is compared with them.
+//! What holds: a line that is not understood is an error, so nothing of a dump goes unread by accident; only Kafka's stderr
+//! and its producer snapshots are passed over, since nothing is compared with them. The text of other files is kept as it is.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -15,6 +15,8 @@ pub struct KafkaDump {
     pub offset_indexes: BTreeMap<String, Vec<OffsetIndexEntry>>,
     /// The time indexes.
     pub time_indexes: BTreeMap<String, Vec<TimeIndexEntry>>,
+    /// The lines of text files: checkpoints, topic ids.
+    pub texts: BTreeMap<String, Vec<String>>,
 }
 
 /// A segment.
@@ -117,6 +119,7 @@ enum Section {
     Log(String),
     OffsetIndex(String),
     TimeIndex(String),
+    Text(String),
 }
 
 #[derive(Debug, Default)]
@@ -133,7 +136,10 @@ impl Parser {
                 self.dump.offset_indexes.remove(file);
             }
             self.section = Section::Passed;
-        } else if line.starts_with("=== ") || line.starts_with("--- exit") {
+        } else if let Some(file) = line.strip_prefix("=== ") {
+            let is_text = !file.starts_with("DumpLogSegments ");
+            self.section = if is_text { Section::Text(file.to_owned()) } else { Section::Passed };
+        } else if line.starts_with("--- exit") {
             self.section = Section::Passed;
         } else if line == "--- stderr" {
             // A gave-up index is told apart by the exit code, which comes after.
@@ -167,6 +173,10 @@ impl Parser {
     fn content(&mut self, line: &str) -> Result<(), String> {
         match &self.section {
             Section::Passed => Ok(()),
+            Section::Text(file) => {
+                self.dump.texts.entry(file.clone()).or_default().push(line.to_owned());
+                Ok(())
+            }
             Section::Log(file) => {
                 let log = self.dump.logs.get_mut(file).ok_or("no such log")?;
                 log_line(log, line)

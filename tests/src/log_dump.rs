@@ -1,7 +1,7 @@
 //! `highwater log dump|verify|compare --output json`, run and read.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,6 +9,28 @@ use serde::Deserialize;
 
 use crate::kafka_dump::{BatchDump, Content, LogDump, RecordDump};
 use crate::programs;
+
+/// What `log dump` printed about one partition.
+#[derive(Debug, Deserialize)]
+pub struct Partition {
+    /// Its directory.
+    pub directory: PathBuf,
+    /// The partition's topic id, as a UUID.
+    pub topic_id: Option<String>,
+    /// Where each leadership began.
+    pub leader_epochs: Vec<EpochStart>,
+    /// The segments.
+    #[serde(skip)]
+    pub segments: Vec<Segment>,
+}
+
+/// An entry of the leader epoch checkpoint.
+#[derive(Debug, Deserialize)]
+#[allow(missing_docs, reason = "the fields are those of the command, which documents them")]
+pub struct EpochStart {
+    pub epoch: i32,
+    pub start_offset: i64,
+}
 
 /// What `log dump` printed about one segment.
 #[derive(Debug, Default)]
@@ -24,7 +46,7 @@ pub struct Segment {
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum DumpLine {
-    Partition { directory: PathBuf },
+    Partition(Partition),
     Segment { file: String },
     Batch(Batch),
     Damage(Damage),
@@ -206,23 +228,26 @@ impl Data {
     }
 }
 
-/// Runs `highwater log dump`; returns whether it found all in order, and what it printed.
+/// Runs `highwater log dump` on one partition's directory; returns whether it found all in order, and what it printed.
 #[must_use]
-pub fn dump(directory: &Path) -> (bool, Vec<Segment>) {
+pub fn dump(directory: &Path) -> (bool, Partition) {
     let output = run("dump", &[directory]);
-    let mut segments: Vec<Segment> = Vec::new();
-    let mut partition = PathBuf::new();
-    for line in lines(&output) {
-        match serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}")) {
-            DumpLine::Partition { directory } => partition = directory,
+    let mut lines =
+        lines(&output).map(|line| serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}")));
+    let Some(DumpLine::Partition(mut partition)) = lines.next() else { panic!("a partition comes first") };
+    for line in lines {
+        let segment = partition.segments.last_mut();
+        match line {
+            DumpLine::Partition(_) => panic!("{} is one partition", directory.display()),
             DumpLine::Segment { file } => {
-                segments.push(Segment { path: partition.join(file), ..Segment::default() });
+                let path = partition.directory.join(file);
+                partition.segments.push(Segment { path, ..Segment::default() });
             }
-            DumpLine::Batch(batch) => segments.last_mut().expect("after a segment").batches.push(batch),
-            DumpLine::Damage(damage) => segments.last_mut().expect("after a segment").damage.push(damage),
+            DumpLine::Batch(batch) => segment.expect("after a segment").batches.push(batch),
+            DumpLine::Damage(damage) => segment.expect("after a segment").damage.push(damage),
         }
     }
-    (output.status.success(), segments)
+    (output.status.success(), partition)
 }
 
 /// Runs `highwater log verify`; returns whether it found all in order, and what it found.
@@ -249,7 +274,7 @@ pub fn assert_identical(directories: &[&Path]) {
 }
 
 fn run(command: &str, directories: &[&Path]) -> Output {
-    Command::new(programs::path("highwater"))
+    programs::command("highwater")
         .args(["log", command, "--output", "json"])
         .args(directories)
         .output()

@@ -4,12 +4,14 @@
 //! Kafka's dump has no header values; for these, and once more for everything else about records, crate kafka-protocol is
 //! the witness.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by a panic")]
 
 use std::fs;
 use std::path::Path;
+use std::str::FromStr;
 
 use bytes::Bytes;
+use highwater_types::TopicId;
 use kafka_protocol::records::{RecordBatchDecoder, TimestampType};
 use system_tests::fixtures::{ALL, Fixture};
 use system_tests::log_dump::{self, Batch, Data, Finding};
@@ -19,7 +21,7 @@ fn compare_with_kafkas_dump(fixture: &Fixture) -> usize {
     let mut seen = Vec::new();
     let mut records = 0;
     for partition in fixture.partitions() {
-        for ours in log_dump::dump(&partition).1 {
+        for ours in log_dump::dump(&partition).1.segments {
             let name = fixture.name_of(&ours.path);
             let Some(kafka) = fixture.dump.logs.get(&name) else { continue };
             ours.assert_as_kafka_reads_it(kafka);
@@ -40,6 +42,36 @@ fn every_field_is_what_kafka_reads() {
         let records = compare_with_kafkas_dump(&fixture);
         assert!(records > 50, "{name}: only {records} records were compared");
     }
+}
+
+#[test]
+fn leader_epochs_and_topic_ids_are_what_the_files_say() {
+    let (mut epochs, mut ids) = (0, 0);
+    for name in ALL {
+        let fixture = Fixture::unpack(name);
+        for partition in fixture.partitions() {
+            let ours = log_dump::dump(&partition).1;
+            let name = fixture.name_of(&partition);
+            let Some(text) = fixture.dump.texts.get(&format!("{name}/leader-epoch-checkpoint")) else {
+                continue;
+            };
+            let entries: Vec<_> =
+                ours.leader_epochs.iter().map(|e| format!("{} {}", e.epoch, e.start_offset)).collect();
+            let head = ["0".to_owned(), entries.len().to_string()];
+            let file: Vec<_> = head.into_iter().chain(entries).collect();
+            assert_eq!(text[..file.len()], file, "{name}");
+            assert!(text[file.len()..].iter().all(String::is_empty), "{name}: {text:?}");
+            epochs += ours.leader_epochs.len();
+
+            // The dump of "many" has this file for one partition only.
+            let Some(text) = fixture.dump.texts.get(&format!("{name}/partition.metadata")) else { continue };
+            let id = TopicId::from_str(&ours.topic_id.unwrap()).unwrap();
+            assert_eq!(text[1], format!("topic_id: {}", id.to_kafka_text()), "{name}");
+            ids += 1;
+        }
+    }
+    assert!(ids > 20, "only {ids} topic ids were compared");
+    assert!(epochs > 60, "only {epochs} epochs were compared");
 }
 
 /// Compares our reading of one batch with kafka-protocol's, header values included; returns how many header values.
@@ -82,7 +114,7 @@ fn header_values_are_what_kafka_protocol_reads() {
     for name in ALL {
         let fixture = Fixture::unpack(name);
         for partition in fixture.partitions() {
-            for segment in log_dump::dump(&partition).1 {
+            for segment in log_dump::dump(&partition).1.segments {
                 let bytes = Bytes::from(fs::read(&segment.path).unwrap());
                 for batch in segment.batches.iter().filter(|batch| batch.crc_ok) {
                     let start = usize::try_from(batch.position).unwrap();
@@ -139,9 +171,9 @@ fn a_torn_tail_is_named_so() {
     let fixture = Fixture::unpack("damaged");
     let partition = fixture.root().join("damaged/torn-before/plain-0");
     assert_eq!(places(&problems(&partition)), [("torn_tail", Some(3663), Some(60), None)]);
-    let (good, segments) = log_dump::dump(&partition);
+    let (good, dumped) = log_dump::dump(&partition);
     assert!(!good);
-    let [segment] = segments.as_slice() else { panic!("{segments:?}") };
+    let [segment] = dumped.segments.as_slice() else { panic!("{dumped:?}") };
     assert_eq!(segment.batches.len(), 5);
     let damage: Vec<_> = segment.damage.iter().map(|d| (d.position, d.bytes, d.resumes_at)).collect();
     assert_eq!(damage, [(3663, 20038, None)]);

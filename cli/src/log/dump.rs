@@ -14,6 +14,7 @@ use highwater_records::{BatchView, ControlRecord, Record, TimestampType, records
 use highwater_types::Offset;
 use serde::Serialize;
 
+use super::about::About;
 use super::partition::{PartitionDir, select};
 use super::scan::{Bad, Scanned, SegmentScan};
 use super::{LogCommandError, OutputArgs, OutputFormat, Verdict, json_line};
@@ -34,11 +35,8 @@ pub(crate) struct DumpArgs {
 /// A line of the JSON output.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Line<'a> {
-    Partition {
-        directory: String,
-        partition: &'a str,
-    },
+enum Line {
+    Partition(About),
     Segment {
         base_offset: i64,
         file: String,
@@ -135,8 +133,7 @@ fn dump_partition(
     out: &mut dyn Write,
 ) -> Result<Verdict, LogCommandError> {
     let mut printer = Printer { format: args.output.output, out };
-    let directory = partition.path.display().to_string();
-    printer.print(&Line::Partition { directory, partition: &partition.name })?;
+    printer.print(&Line::Partition(About::read(partition)?))?;
     let mut verdict = Verdict::Good;
     let segments = partition.files()?.segments;
     for base in &segments {
@@ -277,7 +274,7 @@ struct Printer<'a> {
 }
 
 impl Printer<'_> {
-    fn print(&mut self, line: &Line<'_>) -> Result<(), LogCommandError> {
+    fn print(&mut self, line: &Line) -> Result<(), LogCommandError> {
         match self.format {
             OutputFormat::Json => json_line(self.out, line),
             OutputFormat::Text => Ok(writeln!(self.out, "{line}")?),
@@ -285,10 +282,10 @@ impl Printer<'_> {
     }
 }
 
-impl fmt::Display for Line<'_> {
+impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Partition { directory, partition } => write!(f, "partition {partition} in {directory}"),
+            Self::Partition(about) => about.fmt(f),
             Self::Segment { base_offset, file, bytes } => {
                 write!(f, "segment {base_offset}: {file}, {bytes} bytes")
             }

@@ -3,6 +3,7 @@
 //! What holds: no file is written and no lock is taken, so a directory may be in use meanwhile. Exit codes: 0 done,
 //! 1 something is wrong with what was read, or it could not be read, 2 wrong use.
 
+mod about;
 mod compare;
 mod dump;
 mod partition;
