@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use highwater_types::Program;
 use tempfile::TempDir;
-use tonic::transport::Endpoint;
+use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
@@ -273,6 +273,15 @@ impl Server {
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// A connection to it, made at the first call and made anew after a loss.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    #[must_use]
+    pub fn channel(&self) -> Channel {
+        Endpoint::from_shared(self.url()).expect("an address makes a URL").connect_lazy()
     }
 
     /// Changes a setting from the next start on.

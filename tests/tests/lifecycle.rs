@@ -1,0 +1,116 @@
+//! Real programs from their start to their end: what a start refuses, and how a stop goes.
+
+use std::time::Duration;
+
+use highwater_proto::v1;
+use highwater_proto::v1::cluster_service_client::ClusterServiceClient;
+use highwater_proto::v1::log_service_client::LogServiceClient;
+use highwater_types::Program;
+use system_tests::cluster::{Cluster, Plan, ServerId, is_serving};
+use system_tests::{programs, wait};
+use tokio::net::TcpStream;
+use tonic::Code;
+
+const LEADER: ServerId = (1, Program::LeaderSvc);
+/// How long a stop may take, whatever else goes on.
+const STOPS_WITHIN: Duration = Duration::from_secs(5);
+
+async fn leader() -> Cluster {
+    Plan::new().program(1, Program::LeaderSvc).start().await
+}
+
+/// Creates a topic of one partition and waits until it is led.
+async fn create_topic(cluster: &Cluster, name: &str) {
+    let channel = cluster.leader(1).channel();
+    let request = v1::CreateTopicRequest { topic: name.to_owned(), replicas: vec![1], ..Default::default() };
+    ClusterServiceClient::new(channel.clone()).create_topic(request).await.expect("the topic is new");
+    wait::until("the first leadership", wait::SOON, async || {
+        let answer = fetch(channel.clone(), name, 0).await.ok()?;
+        answer.partitions.iter().all(|partition| partition.error.is_none()).then_some(())
+    })
+    .await;
+}
+
+async fn fetch(
+    channel: tonic::transport::Channel,
+    topic: &str,
+    max_wait_ms: u32,
+) -> Result<v1::FetchResponse, tonic::Status> {
+    let asked = v1::FetchPartition {
+        topic: topic.to_owned(),
+        partition: Some(0),
+        fetch_offset: Some(0),
+        ..Default::default()
+    };
+    let request =
+        v1::FetchRequest { max_wait_ms: Some(max_wait_ms), partitions: vec![asked], ..Default::default() };
+    Ok(LogServiceClient::new(channel).fetch(request).await?.into_inner())
+}
+
+#[tokio::test]
+async fn a_stopped_leader_ends_with_0_and_serves_again() {
+    let mut cluster = leader().await;
+    let status = cluster.server_mut(LEADER).terminate(STOPS_WITHIN).await;
+    assert_eq!(status.code(), Some(0), "{}", cluster.leader(1).output());
+    cluster.start_and_wait(LEADER).await;
+    assert_eq!(cluster.leader(1).warnings(), Vec::<String>::new());
+}
+
+/// Kalatori#332, hyper#2787: only one of several signals was handled, or the end waited for a connection without bound.
+#[tokio::test]
+async fn a_stop_answers_parked_fetches_and_waits_for_no_silent_connection() {
+    let mut cluster = leader().await;
+    create_topic(&cluster, "t").await;
+    let address = cluster.leader(1).address();
+    let _silent = TcpStream::connect(address).await.expect("it listens");
+    let parked: Vec<_> =
+        (0..3).map(|_| tokio::spawn(fetch(cluster.leader(1).channel(), "t", 30_000))).collect();
+    wait::always("fetches are parked", Duration::from_millis(300), async || {
+        parked.iter().all(|p| !p.is_finished())
+    })
+    .await;
+
+    let status = cluster.server_mut(LEADER).terminate(STOPS_WITHIN).await;
+    assert_eq!(status.code(), Some(0), "{}", cluster.leader(1).output());
+    for fetch in parked {
+        match fetch.await.expect("the task ends") {
+            Ok(answer) => assert!(answer.partitions.iter().all(|partition| partition.records.is_empty())),
+            Err(status) => assert_eq!(status.code(), Code::Unavailable, "{status}"),
+        }
+    }
+    assert!(!is_serving(address).await);
+}
+
+#[tokio::test]
+async fn a_killed_leader_serves_again_at_the_same_address() {
+    let mut cluster = leader().await;
+    create_topic(&cluster, "t").await;
+    cluster.server_mut(LEADER).kill();
+    cluster.start_and_wait(LEADER).await;
+    let channel = cluster.leader(1).channel();
+    wait::until("the next leadership", wait::SOON, async || {
+        let answer = fetch(channel.clone(), "t", 0).await.ok()?;
+        answer.partitions.iter().all(|partition| partition.error.is_none()).then_some(())
+    })
+    .await;
+}
+
+#[test]
+fn a_wrong_setting_ends_the_start_and_says_what_is_allowed() {
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let file = place.path().join("leader.toml");
+    std::fs::write(&file, "node.id = 1\nreplica.fetch.wait.max = \"1s\"\nfetch.max.bytes = \"10 MB/x\"\n")
+        .expect("a new file");
+    let output = programs::command("leader-svc")
+        .args(["--check-config", "--config"])
+        .arg(&file)
+        .args(["--data-dir", "d", "--coordination", "file:c"])
+        .output()
+        .expect("it starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    for part in ["replica.fetch.wait.max", "fetch.max.bytes", "10 MB/x"] {
+        assert!(said.contains(part), "{part} is named in: {said}");
+    }
+    assert!(!said.contains("panicked"), "{said}");
+}
