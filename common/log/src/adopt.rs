@@ -16,8 +16,8 @@ use highwater_records::{BatchError, find_valid_batch};
 use highwater_types::{Incarnation, LeaderEpoch, Offset, TopicId, TopicName, TopicPartition};
 
 use crate::checkpoint::{
-    CheckpointFile, CheckpointState, KafkaCheckpoints, LEADER_EPOCH_FILE, LoadedPartitionMetadata,
-    read_partition_metadata, write_leader_epochs, write_partition_metadata,
+    CheckpointFile, CheckpointState, KafkaCheckpoints, LoadedPartitionMetadata, read_partition_metadata,
+    write_leader_epochs, write_partition_metadata,
 };
 use crate::epoch_runs::{self, EpochRun};
 use crate::listing::{Found, Listing};
@@ -198,15 +198,16 @@ fn misplaced(checked: &Checked, header: &highwater_records::BatchHeader) -> Opti
 
 /// Message formats before magic 2 are no torn tail.
 fn refuse_old_format(path: &Path, bad: &BadBatch) -> Result<(), OpenError> {
-    match bad.reason {
-        BatchError::UnsupportedMagic { magic: magic @ (0 | 1) } if bad.position == 0 => {
-            Err(OpenError::Refused(format!(
-                "{} holds messages of format {magic}: only format 2 (Kafka 0.11 and later) can be adopted",
-                path.display()
-            )))
-        }
-        _ => Ok(()),
+    if bad.position == 0
+        && let BatchError::UnsupportedMagic { magic: magic @ (0 | 1) } = bad.reason
+    {
+        let file = path.display();
+        let text = format!(
+            "{file} holds messages of format {magic}: only format 2 (Kafka 0.11 and later) can be adopted"
+        );
+        return Err(OpenError::Refused(text));
     }
+    Ok(())
 }
 
 /// Whether a valid batch begins anywhere after a bad one.
@@ -258,14 +259,9 @@ fn copy_partition<S: Storage>(
     }
     let epochs =
         epoch_runs::recover(storage, &source.directory, &segments, &checked.runs, checked.end, log_start)?;
-    debug_assert_eq!(
-        epochs.epochs.latest().is_none(),
-        epochs.epochs.entries().is_empty(),
-        "{LEADER_EPOCH_FILE}"
-    );
     write_leader_epochs(storage, &dir, &epochs.epochs)?;
     write_partition_metadata(storage, &dir, options.topic_id)?;
-    let highest_epoch = epochs.epochs.latest().map(|entry| entry.epoch);
+    let highest_epoch = epochs.highest;
     let high_watermark = kafka.high_watermarks.offsets.get(&source.partition).copied().unwrap_or(log_start);
     let high_watermark = high_watermark.clamp(log_start, checked.end);
     let (mut file, _) = CheckpointFile::open(storage, &dir)?;

@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::log::fixture_test::{
-    NOW, TestDisk, batch_dated, concat, e, inc, names_in, o, open, partition, read_all,
-    stamped, topic,
+    NOW, TestDisk, batch_dated, concat, e, inc, names_in, o, open, partition, read_all, stamped, topic,
 };
 use crate::{Log, LogConfig};
 use bytes::Bytes;

@@ -37,6 +37,8 @@ pub(crate) fn note(runs: &mut Vec<EpochRun>, header: &BatchHeader) {
 #[derive(Debug)]
 pub(crate) struct RecoveredEpochs {
     pub(crate) epochs: LeaderEpochCache,
+    /// The highest epoch that the file or a batch tells of, although it may have been cut: nobody works below it.
+    pub(crate) highest: Option<LeaderEpoch>,
     /// Whether the file says something else.
     pub(crate) changed: bool,
     pub(crate) repair: Option<Repair>,
@@ -72,7 +74,8 @@ pub(crate) fn recover<S: Storage>(
         epochs.latest().is_none_or(|latest| latest.start <= log_end),
         "nothing begins beyond the end"
     );
-    Ok(RecoveredEpochs { changed: epochs != stored, epochs, repair })
+    let highest = [&epochs, &stored].iter().filter_map(|cache| cache.latest()).map(|entry| entry.epoch).max();
+    Ok(RecoveredEpochs { changed: epochs != stored, epochs, highest, repair })
 }
 
 /// Where the file says something else than the batches, the last of which ends at `log_end`.

@@ -109,7 +109,7 @@ impl<'a, F: StorageFile> Walk<'a, F> {
         let left = usize::try_from(self.end.saturating_sub(self.position)).unwrap_or(usize::MAX);
         let need = need.min(left);
         let skip = usize::try_from(self.position.saturating_sub(self.window_start)).unwrap_or(usize::MAX);
-        let held = self.window.len().checked_sub(skip).unwrap_or_default();
+        let held = self.window.len().saturating_sub(skip);
         if held < need {
             let window = match self.check {
                 Check::Header => HEADER_WINDOW_BYTES,

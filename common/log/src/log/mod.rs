@@ -12,6 +12,11 @@
 //!
 //! Deliberately absent: the high watermark (callers pass it in: it belongs to the replica), clocks, randomness, threads.
 
+#![allow(
+    clippy::missing_panics_doc,
+    reason = "the panics are assertions of the log's own invariants, which no caller can break"
+)]
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -34,6 +39,7 @@ mod epochs;
 mod flush;
 mod index_cache;
 mod open;
+mod opening;
 mod outcome;
 mod persisted;
 mod read;

@@ -468,7 +468,7 @@ fn a_segment_that_came_back_is_removed<D: TestDisk>() {
     let disk = D::new();
     let (log, _) = open(&disk, small_config());
     lead(&log, 0, 30, 2);
-    let last = files(&log, &disk.storage()).into_iter().filter(|f| f.ends_with(".log")).next_back().unwrap();
+    let last = files(&log, &disk.storage()).into_iter().rfind(|f| f.ends_with(".log")).unwrap();
     let old = disk.storage().read_small(&file(&disk, &last), 1 << 20).unwrap();
     log.truncate_to(o(4), o(0), crate::CutOrder::Leader).unwrap();
     lead(&log, 1, 2, 2);

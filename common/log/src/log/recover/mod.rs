@@ -10,25 +10,24 @@
 //! segment can come back after a power loss. So does a segment that does not touch the one before it: one between them is
 //! missing (below the recovery point, gaps are compaction's).
 
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use highwater_records::{BatchHeader, find_valid_batch};
+use highwater_records::BatchHeader;
 use highwater_types::{LeaderEpoch, Offset, WallTime};
 
+use self::damage::Next;
+use self::indexes::Claims;
 use crate::epoch_runs::{self, EpochRun};
-use crate::index::{OffsetEntry, SegmentIndexes};
+use crate::index::SegmentIndexes;
 use crate::listing::Found;
 use crate::segment::{Segment, remove_segment_files};
 use crate::segments::{DamagedBytes, SegmentRef};
-use crate::walk::{Check, Walk, Walked, read_up_to};
-use crate::{Access, Damage, IndexKind, OffsetRange, Repair, Storage, StorageFile, StorageResult, side_file};
+use crate::walk::{Check, Walk};
+use crate::{Access, OffsetRange, Repair, Storage, StorageFile, StorageResult};
 
-/// How many bytes are searched at once for a good batch after damage.
-const SEARCH_BYTES: usize = 32 << 20;
-/// How far two searches overlap: a good batch that is larger may be missed, and one after it is found.
-const SEARCH_OVERLAP_BYTES: usize = 16 << 20;
+mod damage;
+mod indexes;
 
 /// What is known before the segments are read.
 #[derive(Clone, Debug)]
@@ -77,16 +76,6 @@ enum Stop {
     },
 }
 
-/// What becomes of a segment after something bad in it.
-enum Next {
-    /// Read on from there.
-    ResumeAt(u64),
-    /// The log goes on in the next segment.
-    SegmentEnds,
-    /// The log ends at this byte of the segment.
-    LogEnds(u64),
-}
-
 impl<'a, S: Storage> Scan<'a, S> {
     /// Reads the segments, in order.
     pub(super) fn run(ground: Ground<'a, S>, found: &[Found]) -> StorageResult<Self> {
@@ -115,15 +104,6 @@ impl<'a, S: Storage> Scan<'a, S> {
             "the log ends in its last segment"
         );
         Ok(scan)
-    }
-
-    /// The last segment is appended to: its indexes stay in memory. It was read as a closed one when what followed it went.
-    fn activate_last(&mut self) -> StorageResult<()> {
-        let Some(last) = self.segments.last().filter(|last| !last.segment.has_pinned_indexes()) else {
-            return Ok(());
-        };
-        last.segment.pin_indexes(last.segment.indexes_from_log(last.len, &[], self.ground.index_interval)?);
-        last.segment.empty_index_files()
     }
 
     /// Reads one segment; `false` when the log ends in it although others follow.
@@ -315,204 +295,6 @@ impl<'a, S: Storage> Scan<'a, S> {
         epoch_runs::note(&mut self.runs, header);
     }
 
-    /// Decides what a bad batch at `position` means.
-    fn after_bad(
-        &mut self,
-        found: &Found,
-        segment: &Segment<S>,
-        later: &[Found],
-        position: u64,
-        reason: &str,
-        header: Option<BatchHeader>,
-    ) -> StorageResult<Next> {
-        let protected = self.protected();
-        if self.end >= protected {
-            return Ok(Next::LogEnds(position));
-        }
-        let lost_from = self.end;
-        if let Some((at, base)) = self.find_good(segment, position, found.len, header)?
-            && base < protected
-        {
-            self.note_hole(found.base, OffsetRange::new(lost_from, base), position..at, reason);
-            self.end = base;
-            return Ok(Next::ResumeAt(at));
-        }
-        match later.first() {
-            Some(next) if next.base < protected && next.base >= lost_from => {
-                self.note_hole(
-                    found.base,
-                    OffsetRange::new(lost_from, next.base),
-                    position..found.len,
-                    reason,
-                );
-                Ok(Next::SegmentEnds)
-            }
-            Some(_) | None => Ok(Next::LogEnds(position)),
-        }
-    }
-
-    /// Below which offset something bad is damage: the ground's, and the end of what was lost before.
-    pub(super) fn protected(&self) -> Offset {
-        let lost = self.ground.lost.iter().map(|lost| lost.end).max().unwrap_or_default();
-        self.ground.protected.max(lost)
-    }
-
-    fn note_hole(&mut self, segment: Offset, range: OffsetRange, bytes: Range<u64>, reason: &str) {
-        if let Some(last) = self.damage.last_mut()
-            && let Some((of, hole)) = last.bytes.as_mut()
-            && *of == segment
-            && hole.end == bytes.start
-        {
-            hole.end = bytes.end;
-            last.damage.range.end = range.end;
-            return;
-        }
-        let damage = Damage { range, at_end: false, reason: reason.to_owned() };
-        self.damage.push(DamagedBytes { damage, bytes: Some((segment, bytes)) });
-    }
-
-    /// The next good batch after a bad one, within the segment: where it begins and its base offset.
-    fn find_good(
-        &self,
-        segment: &Segment<S>,
-        position: u64,
-        len: u64,
-        header: Option<BatchHeader>,
-    ) -> StorageResult<Option<(u64, Offset)>> {
-        if let Some(header) = header {
-            // Only the CRC is wrong: its neighbour stands where the header says, if the header is right.
-            let after = position.saturating_add(header.size() as u64);
-            if after < len
-                && let Some(Ok(next)) = Walk::new(segment.file(), Check::Crc, after, len).next()?
-                && next.header.base_offset() >= header.next_offset()
-            {
-                return Ok(Some((after, next.header.base_offset())));
-            }
-        }
-        let mut from = position.saturating_add(1);
-        while from < len {
-            let want = usize::try_from(len.saturating_sub(from)).unwrap_or(SEARCH_BYTES).min(SEARCH_BYTES);
-            let mut bytes = vec![0; want];
-            let filled = read_up_to(segment.file(), &mut bytes, from)?;
-            bytes.truncate(filled);
-            if let Some(at) = find_valid_batch(&bytes, self.end) {
-                let at = from.saturating_add(at as u64);
-                let found = Walk::new(segment.file(), Check::Header, at, len).next()?;
-                return Ok(found.and_then(Result::ok).map(|batch| (at, batch.header.base_offset())));
-            }
-            if filled < SEARCH_BYTES {
-                break;
-            }
-            from = from.saturating_add((SEARCH_BYTES - SEARCH_OVERLAP_BYTES) as u64);
-        }
-        Ok(None)
-    }
-
-    /// The log ends before this segment, which does not fit what is before it.
-    fn end_before(&mut self, found: &Found, later: &[Found], reason: String) -> StorageResult<()> {
-        let segment = Segment::open(self.ground.storage, self.ground.dir, found.base, Access::ReadWrite)?;
-        self.cut(found, &segment, later, 0, reason)?;
-        remove_segment_files(self.ground.storage, self.ground.dir, found.base)?;
-        self.ground.storage.sync_dir(self.ground.dir)
-    }
-
-    /// Ends the log at `position` of the segment: below the protected offset the bytes are kept first.
-    fn cut(
-        &mut self,
-        found: &Found,
-        segment: &Segment<S>,
-        later: &[Found],
-        position: u64,
-        reason: String,
-    ) -> StorageResult<()> {
-        let (storage, dir) = (self.ground.storage, self.ground.dir);
-        let bytes = found.len.saturating_sub(position).saturating_add(later.iter().map(|s| s.len).sum());
-        if self.end < self.protected() && bytes > 0 {
-            let opened = later.iter().map(|s| Segment::open(storage, dir, s.base, Access::ReadOnly));
-            let opened = opened.collect::<StorageResult<Vec<_>>>()?;
-            let rest = opened.iter().zip(later).map(|(segment, s)| (segment.file(), 0..s.len));
-            let pieces = std::iter::once((segment.file(), position..found.len)).chain(rest);
-            side_file::keep(storage, dir, self.end, pieces)?;
-        }
-        for removed in later.iter().rev() {
-            remove_segment_files(storage, dir, removed.base)?;
-        }
-        segment.file().set_len(position)?;
-        segment.file().sync_data()?;
-        storage.sync_dir(dir)?;
-        self.changed = true;
-        self.repairs.push(Repair::TailCut { end: self.end, segment: found.base, position, bytes, reason });
-        Ok(())
-    }
-
-    /// The indexes that were made on the way become the segment's: in memory for the active one, in the files for a closed one
-    /// whose files say something else.
-    fn take_indexes(
-        &mut self,
-        found: &Found,
-        segment: &Segment<S>,
-        is_active: bool,
-        mut indexes: SegmentIndexes,
-        old: Result<SegmentIndexes, String>,
-        claims: &Claims,
-    ) -> StorageResult<()> {
-        let is_begun =
-            found.offset_index.is_some_and(|len| len > 0) || found.time_index.is_some_and(|len| len > 0);
-        let wrong = match &old {
-            Err(reason) => Some(reason.clone()),
-            Ok(_) if claims.are_wrong() => Some("entries that are not of a batch".to_owned()),
-            Ok(_) => None,
-        };
-        if let Some(reason) = wrong.filter(|_| is_begun || !is_active || self.ground.clean) {
-            let kind = if reason.starts_with("time") { IndexKind::Time } else { IndexKind::Offset };
-            self.note_index(found.base, kind, reason);
-        }
-        if is_active {
-            segment.pin_indexes(indexes);
-            return segment.empty_index_files();
-        }
-        indexes.finish();
-        let same = old.is_ok_and(|old| old.offsets == indexes.offsets && old.times == indexes.times);
-        segment.pin_indexes(indexes);
-        if !same {
-            segment.write_indexes(true)?;
-        }
-        segment.unpin_indexes();
-        segment.unload_indexes();
-        Ok(())
-    }
-
-    /// A closed segment that is not read: its index files must be there and have entries where there is something to index.
-    fn check_closed_indexes(&mut self, found: &Found, segment: &Segment<S>) -> StorageResult<()> {
-        if self.ground.clean && found.index_lengths_fit() {
-            return Ok(());
-        }
-        let reason = match segment.read_indexes(found.len)? {
-            Ok(indexes)
-                if indexes.offsets.len() > 0 || found.len <= u64::from(self.ground.index_interval) =>
-            {
-                return Ok(());
-            }
-            Ok(_) => "no entries".to_owned(),
-            Err(reason) => reason,
-        };
-        let made = segment.indexes_from_log(found.len, &[], self.ground.index_interval)?;
-        let was_right = reason == "no entries" && made.offsets.len() == 0;
-        segment.pin_indexes(made);
-        segment.write_indexes(true)?;
-        segment.unpin_indexes();
-        segment.unload_indexes();
-        if !was_right {
-            let kind = if reason.starts_with("time") { IndexKind::Time } else { IndexKind::Offset };
-            self.note_index(found.base, kind, reason);
-        }
-        Ok(())
-    }
-
-    fn note_index(&mut self, segment: Offset, kind: IndexKind, reason: String) {
-        self.repairs.push(Repair::IndexRebuilt { segment, kind, reason });
-    }
-
     /// Flushes what was read: opening a log flushes it before anything in it is acknowledged.
     pub(super) fn flush(&self) -> StorageResult<()> {
         if self.ground.clean && !self.changed {
@@ -522,38 +304,5 @@ impl<'a, S: Storage> Scan<'a, S> {
             segment.file().sync_data()?;
         }
         self.ground.storage.sync_dir(self.ground.dir)
-    }
-}
-
-/// What the old offset index says, compared with the batches as they are met.
-struct Claims {
-    entries: Vec<OffsetEntry>,
-    next: usize,
-    confirmed: usize,
-}
-
-impl Claims {
-    const fn none() -> Self {
-        Self { entries: Vec::new(), next: 0, confirmed: 0 }
-    }
-
-    fn of(old: &Result<SegmentIndexes, String>) -> Self {
-        let entries = old.as_ref().map(|old| old.offsets.entries().to_vec()).unwrap_or_default();
-        Self { entries, next: 0, confirmed: 0 }
-    }
-
-    fn check(&mut self, batch: &Walked, relative: u32) {
-        while let Some(entry) =
-            self.entries.get(self.next).filter(|e| u64::from(e.position) <= batch.position)
-        {
-            let confirmed = u64::from(entry.position) == batch.position && entry.relative == relative;
-            self.confirmed += usize::from(confirmed);
-            self.next += 1;
-        }
-    }
-
-    /// Whether an entry is not of a batch; those beyond the last batch do not count: their batches were cut.
-    fn are_wrong(&self) -> bool {
-        self.confirmed < self.next
     }
 }

@@ -1,0 +1,332 @@
+//! A directory on the way to an open log: what of the checkpoint is believed, what the segments hold, and what follows for
+//! high watermark, damage, and incarnation (design.md 2 and 6.3).
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+
+use highwater_types::{Durability, LeaderEpochCache, Offset};
+
+use super::recover::{Ground, Scan};
+use super::{OnDamage, OpenOptions};
+use crate::checkpoint::{CheckpointState, LoadedCheckpoint, write_leader_epochs};
+use crate::epoch_runs;
+use crate::listing::{Found, Listing};
+use crate::segment::{LookupError, Segment, remove_segment_files};
+use crate::segments::{DamagedBytes, SegmentRef, View};
+use crate::{
+    Damage, HighWatermark, OffsetRange, OpenError, OpenReport, Renewal, Repair, Storage, StorageResult,
+};
+
+/// A directory on the way to a log.
+pub(super) struct Opening<'a, S: Storage> {
+    storage: &'a S,
+    pub(super) dir: Arc<Path>,
+    options: &'a OpenOptions,
+    repairs: Vec<Repair>,
+    foreign: Vec<String>,
+    /// What the checkpoint says, after what must be believed less was lowered.
+    pub(super) state: CheckpointState,
+    /// The checkpoint as it is on the disk; `None` without a valid slot.
+    pub(super) stored: Option<CheckpointState>,
+    renewal: Option<Renewal>,
+}
+
+impl<'a, S: Storage> Opening<'a, S> {
+    pub(super) fn new(
+        storage: &'a S,
+        dir: Arc<Path>,
+        options: &'a OpenOptions,
+        existed: bool,
+        loaded: LoadedCheckpoint,
+    ) -> Self {
+        let mut repairs = Vec::new();
+        if let LoadedCheckpoint::Unusable(reason) = &loaded {
+            repairs.push(Repair::CheckpointUnusable { reason: reason.clone() });
+        }
+        let stored = loaded.into_state();
+        let renewal = match &stored {
+            None if existed => Some(Renewal::NoCheckpoint),
+            None => Some(Renewal::NoDirectory),
+            Some(_) => None,
+        };
+        let fresh = || CheckpointState::new(options.topic_id, options.new_incarnation);
+        let state = stored.clone().unwrap_or_else(fresh);
+        let mut opening =
+            Self { storage, dir, options, repairs, foreign: Vec::new(), state, stored, renewal };
+        opening.distrust_page_cache();
+        opening
+    }
+
+    /// Another boot without a clean mark: what was not flushed may be gone, or come back cut (design.md 2 and 6.3).
+    fn distrust_page_cache(&mut self) {
+        let same_boot = self.state.boot_id == Some(self.options.boot_id);
+        if self.stored.is_none() || self.state.clean || same_boot {
+            return;
+        }
+        self.lower_high_watermark(self.state.recovery_point, "another boot, not stopped cleanly");
+        if self.options.config.durability == Durability::PageCache {
+            self.renew(Renewal::PageCacheLost);
+        }
+    }
+
+    fn lower_high_watermark(&mut self, to: Offset, reason: &'static str) {
+        let from = self.state.high_watermark.offset;
+        if to < from {
+            self.state.high_watermark.offset = to;
+            self.repairs.push(Repair::HighWatermarkLowered { from, to, reason });
+        }
+        debug_assert!(self.state.high_watermark.offset <= to || from < to, "lowered");
+    }
+
+    fn renew(&mut self, reason: Renewal) {
+        self.state.incarnation = self.options.new_incarnation;
+        self.renewal.get_or_insert(reason);
+    }
+
+    /// Reads the directory into a view. Everything in it is flushed on return.
+    pub(super) fn recover(&mut self) -> Result<View<S>, OpenError> {
+        let listing = Listing::read(self.storage, &self.dir)?;
+        self.foreign.clone_from(&listing.foreign);
+        self.remove_orphans(&listing)?;
+        let mut found = listing.segments;
+        if self.stored.is_none() {
+            self.state.log_start = found.first().map_or(Offset::ZERO, |first| first.base);
+        }
+        self.remove_below_log_start(&mut found)?;
+        let protected = self.state.recovery_point.max(self.state.high_watermark.offset);
+        let lost_head = self.check_head(&mut found, protected)?;
+        let lost = self.state.lost_ranges.clone();
+        let dir = Arc::clone(&self.dir);
+        let ground = |clean| Ground {
+            storage: self.storage,
+            dir: &dir,
+            index_interval: self.options.config.index_interval_bytes,
+            clean,
+            recovery_point: self.state.recovery_point,
+            protected,
+            lost: &lost,
+            now: self.options.now,
+        };
+        let mut scan = Scan::run(ground(self.state.clean), &found)?;
+        let mut repairs = std::mem::take(&mut scan.repairs);
+        let is_known = |d: &DamagedBytes| {
+            lost.iter().any(|l| l.start <= d.damage.range.start && d.damage.range.end <= l.end)
+        };
+        if self.state.clean && (scan.end > self.state.recovery_point || !scan.damage.iter().all(is_known)) {
+            // Somebody wrote to it after the clean mark, or damaged it: the mark is worth nothing.
+            found = Listing::read(self.storage, &self.dir)?.segments;
+            scan = Scan::run(ground(false), &found)?;
+            repairs.append(&mut scan.repairs);
+            scan.changed = true;
+        }
+        scan.flush()?;
+        self.state.clean &= !scan.changed;
+        self.repairs.append(&mut repairs);
+        let view = self.assemble(scan, lost_head, protected)?;
+        view.check();
+        Ok(view)
+    }
+
+    fn remove_orphans(&mut self, listing: &Listing) -> StorageResult<()> {
+        for file in &listing.orphans {
+            self.storage.remove_file(&self.dir.join(file))?;
+            self.repairs.push(Repair::OrphanIndexRemoved { file: file.clone() });
+        }
+        Ok(())
+    }
+
+    /// Segments whose removal had not become durable: the log start had, before they were removed.
+    fn remove_below_log_start(&mut self, found: &mut Vec<Found>) -> StorageResult<()> {
+        let log_start = self.state.log_start;
+        let below = found.iter().skip(1).take_while(|next| next.base <= log_start).count();
+        for removed in found.drain(..below) {
+            remove_segment_files(self.storage, &self.dir, removed.base)?;
+            self.repairs.push(Repair::SegmentBelowLogStartRemoved { segment: removed.base });
+        }
+        Ok(())
+    }
+
+    /// What is missing between the log start and the first segment is lost. Nothing that was acknowledged follows it: then the
+    /// first segment never reached the disk, or a restart of the log was interrupted, and what is left of the log goes.
+    fn check_head(
+        &mut self,
+        found: &mut Vec<Found>,
+        protected: Offset,
+    ) -> StorageResult<Option<OffsetRange>> {
+        let Some(first) = found.first().map(|first| first.base).filter(|base| *base > self.state.log_start)
+        else {
+            return Ok(None);
+        };
+        if first <= protected {
+            return Ok(Some(OffsetRange::new(self.state.log_start, first)));
+        }
+        for removed in found.drain(..).rev() {
+            remove_segment_files(self.storage, &self.dir, removed.base)?;
+            self.repairs.push(Repair::TailCut {
+                end: self.state.log_start,
+                segment: removed.base,
+                position: 0,
+                bytes: removed.len,
+                reason: "nothing holds the offsets before it".to_owned(),
+            });
+        }
+        self.storage.sync_dir(&self.dir)?;
+        Ok(None)
+    }
+
+    /// The view of what was found, with an active segment, positions, damage and epochs.
+    fn assemble(
+        &mut self,
+        mut scan: Scan<'_, S>,
+        lost_head: Option<OffsetRange>,
+        protected: Offset,
+    ) -> Result<View<S>, OpenError> {
+        let log_start = self.state.log_start;
+        let mut segments = std::mem::take(&mut scan.segments);
+        if segments.is_empty() || scan.end < log_start {
+            // Nothing at or above the log start is left.
+            for removed in segments.drain(..).rev() {
+                removed.segment.remove_files()?;
+                let reason = format!("all of it is below the log start {log_start}");
+                let segment = removed.base();
+                self.repairs.push(Repair::TailCut {
+                    end: log_start,
+                    segment,
+                    position: 0,
+                    bytes: removed.len,
+                    reason,
+                });
+            }
+            remove_segment_files(self.storage, &self.dir, log_start)?;
+            let segment = Arc::new(Segment::create(self.storage, &self.dir, log_start)?);
+            segment.set_last_written(self.options.now);
+            self.storage.sync_dir(&self.dir)?;
+            segments.push(SegmentRef { segment, len: 0 });
+            (scan.end, scan.changed) = (log_start, true);
+            scan.runs.clear();
+        }
+        let damage = self.damage(&scan, &segments, lost_head, protected)?;
+        let epochs = self.epochs(&scan, &segments, log_start)?;
+        let mut segments = VecDeque::from(segments);
+        let Some(active) = segments.pop_back() else {
+            return Err(OpenError::Refused("a log has at least one segment".to_owned()));
+        };
+        let closed = Vec::from(segments);
+        Ok(View {
+            closed_bytes: closed.iter().map(|s| s.len).sum(),
+            closed: Arc::new(closed),
+            active,
+            log_start,
+            log_end: scan.end,
+            flushed: scan.end,
+            generation: 0,
+            epochs: Arc::new(epochs),
+            damage: Arc::new(damage),
+        })
+    }
+
+    /// What is damaged now: what the scan met, what was known and is still not there, and a lost tail.
+    fn damage(
+        &mut self,
+        scan: &Scan<'_, S>,
+        segments: &[SegmentRef<S>],
+        lost_head: Option<OffsetRange>,
+        protected: Offset,
+    ) -> StorageResult<Vec<DamagedBytes>> {
+        let gone = |range, at_end, reason: &str| DamagedBytes {
+            damage: Damage { range, at_end, reason: reason.to_owned() },
+            bytes: None,
+        };
+        let mut damage = scan.damage.clone();
+        let mut known = self.state.lost_ranges.clone();
+        known.extend(lost_head);
+        for range in known {
+            let is_met =
+                damage.iter().any(|d| d.damage.range.start < range.end && range.start < d.damage.range.end);
+            if !is_met && range.start >= self.state.log_start && !is_there(segments, range.start)? {
+                damage.push(gone(range, range.start >= scan.end, "the bytes are gone"));
+            }
+        }
+        let end = scan.end;
+        if end < protected && !damage.iter().any(|d| d.damage.range.end >= protected) {
+            damage.push(gone(
+                OffsetRange::new(end, protected),
+                true,
+                "the log ends before what was acknowledged",
+            ));
+        }
+        damage.sort_by_key(|d| d.damage.range.start);
+        let is_new = |d: &DamagedBytes| {
+            !self
+                .state
+                .lost_ranges
+                .iter()
+                .any(|known| known.start <= d.damage.range.start && d.damage.range.end <= known.end)
+        };
+        if damage.iter().any(is_new) && self.options.on_damage == OnDamage::RenewIncarnation {
+            self.renew(Renewal::Damage);
+        }
+        self.state.lost_ranges.clear();
+        for damaged in &damage {
+            self.state.add_lost_range(damaged.damage.range);
+        }
+        Ok(damage)
+    }
+
+    fn epochs(
+        &mut self,
+        scan: &Scan<'_, S>,
+        segments: &[SegmentRef<S>],
+        log_start: Offset,
+    ) -> StorageResult<LeaderEpochCache> {
+        let recovered =
+            epoch_runs::recover(self.storage, &self.dir, segments, &scan.runs, scan.end, log_start)?;
+        self.repairs.extend(recovered.repair);
+        self.state.highest_leader_epoch = self.state.highest_leader_epoch.max(recovered.highest);
+        if recovered.changed {
+            write_leader_epochs(self.storage, &self.dir, &recovered.epochs)?;
+        }
+        Ok(recovered.epochs)
+    }
+
+    /// The checkpoint that holds from now on.
+    pub(super) fn settle(&mut self, view: &View<S>) {
+        if self.stored.is_none() {
+            self.state.high_watermark = HighWatermark { offset: view.log_start, epoch: None };
+        }
+        self.lower_high_watermark(view.log_end, "the log ends before it");
+        self.state.high_watermark.offset = self.state.high_watermark.offset.max(view.log_start);
+        self.state.recovery_point = view.log_end;
+        if !self.state.clean {
+            self.state.boot_id = Some(self.options.boot_id);
+        }
+        assert!(view.log_start <= self.state.high_watermark.offset, "log start ≤ high watermark");
+        assert!(self.state.high_watermark.offset <= view.log_end, "high watermark ≤ log end");
+    }
+
+    pub(super) fn report(&mut self, view: &View<S>) -> OpenReport {
+        OpenReport {
+            positions: view.positions(),
+            high_watermark: self.state.high_watermark,
+            incarnation: self.state.incarnation,
+            renewal: self.renewal,
+            highest_leader_epoch: self.state.highest_leader_epoch,
+            highest_partition_epoch: self.state.highest_partition_epoch,
+            clean: self.state.clean,
+            repairs: std::mem::take(&mut self.repairs),
+            damage: view.damage.iter().map(|d| d.damage.clone()).collect(),
+            foreign: std::mem::take(&mut self.foreign),
+        }
+    }
+}
+
+/// Whether a batch holds `offset`.
+fn is_there<S: Storage>(segments: &[SegmentRef<S>], offset: Offset) -> StorageResult<bool> {
+    let Some(entry) = segments.iter().rev().find(|s| s.base() <= offset) else { return Ok(false) };
+    match entry.segment.locate(entry.len, offset, &[]) {
+        Ok(found) => Ok(found.is_some_and(|found| found.batch.header.base_offset() <= offset)),
+        Err(LookupError::Storage(error)) => Err(error),
+        Err(LookupError::Bad(_)) => Ok(false),
+    }
+}
