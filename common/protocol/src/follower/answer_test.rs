@@ -323,6 +323,20 @@ fn a_failed_disk_recovers_by_itself_a_bounded_number_of_times() {
 }
 
 #[test]
+fn an_append_and_a_flush_that_fail_together_count_once() {
+    let log = LogState { flushed_end: offset(8), ..state(10, Some(5)) };
+    let mut follower = FollowerPartition::new(config(), start(5, log, 8)).unwrap();
+    assert!(follower.needs_flush());
+    follower.on_storage_failed("append".to_owned(), millis(0), &mut random());
+    let first = follower.state(millis(0));
+    for _ in 0..2 * MAX_ATTEMPTS {
+        follower.on_storage_failed("flush".to_owned(), millis(1), &mut random());
+    }
+    assert_eq!(follower.state(millis(1)), first);
+    assert!(!follower.needs_flush(), "a failed log is recovered, not flushed");
+}
+
+#[test]
 fn an_append_that_succeeds_ends_the_row_of_disk_failures() {
     let mut follower = at_ten();
     for _ in 0..2 * MAX_ATTEMPTS {

@@ -87,8 +87,11 @@ impl FollowerPartition {
     }
 
     /// The own disk failed: the log takes nothing more until it was recovered (KAFKA-10778). Retried a bounded number of
-    /// times.
+    /// times. An append and a flush may report the same failure: until the next try it counts once.
     pub fn on_storage_failed(&mut self, message: String, now: MonotonicTime, randomness: &mut Randomness) {
+        if matches!(&self.phase, Phase::Failed { reason: FailureReason::Storage(_), retry_at: Some(_) }) {
+            return;
+        }
         let retry_at = self.storage_backoff.next_bounded_delay(randomness).map(|wait| now.after(wait));
         self.fail_until(FailureReason::Storage(message), retry_at);
         debug_assert!(!self.owes_acknowledgement(), "a failed replica acknowledges nothing");

@@ -254,10 +254,11 @@ impl FollowerPartition {
         self.queued_bytes
     }
 
-    /// Whether something is in the log that is not flushed: under `fsync` it is not acknowledged until then.
+    /// Whether something is in the log that is not flushed: under `fsync` it is not acknowledged until then. A failed log is
+    /// not flushed but recovered.
     #[must_use]
     pub fn needs_flush(&self) -> bool {
-        self.flushed_end < self.log_end
+        self.flushed_end < self.log_end && !matches!(self.phase, Phase::Failed { .. })
     }
 
     /// Where the next fetch reads: the end of the append queue.

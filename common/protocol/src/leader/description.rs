@@ -51,7 +51,7 @@ pub struct FollowerRow {
     pub node: NodeId,
     /// Its incarnation, once it fetched.
     pub incarnation: Option<Incarnation>,
-    /// Whether this incarnation is in the committed in-sync set.
+    /// Whether it is in the committed in-sync set, and not with an incarnation that it has replaced.
     pub in_sync: bool,
     /// Where it read last (exclusive end of what it asked for).
     pub fetch_offset: Option<Offset>,
@@ -85,7 +85,7 @@ impl LeaderPartition {
         FollowerRow {
             node,
             incarnation: progress.incarnation(),
-            in_sync: member.is_some_and(|m| Some(m.incarnation) == progress.incarnation()),
+            in_sync: member.is_some_and(|m| progress.incarnation().is_none_or(|own| own == m.incarnation)),
             fetch_offset: progress.fetch_offset(),
             acknowledged: progress.acknowledged(),
             high_watermark: progress.high_watermark(),

@@ -188,7 +188,7 @@ fn a_row_tells_lag_age_and_cause() {
     assert_eq!(rows.iter().map(|row| row.node).collect::<Vec<_>>(), [node(2), node(3)]);
     assert_eq!((rows[0].lag_records, rows[0].cause, rows[0].in_sync), (Some(10), LagCause::CatchingUp, true));
     assert_eq!(rows[0].last_fetch_age, Some(Duration::from_millis(500)));
-    assert_eq!((rows[1].lag_records, rows[1].cause), (None, LagCause::NeverFetched));
+    assert_eq!((rows[1].lag_records, rows[1].cause, rows[1].in_sync), (None, LagCause::NeverFetched, true));
 
     send(
         &mut leader,
