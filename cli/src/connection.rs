@@ -30,8 +30,11 @@ impl ConnectionArgs {
     pub(crate) fn client(&self, timeout: Duration) -> Result<Client, CommandError> {
         let retry_timeout = self.timeout.unwrap_or(timeout);
         let defaults = ClientConfig::new(self.bootstrap.clone());
-        let config =
-            ClientConfig { retry_timeout, request_timeout: defaults.request_timeout.min(retry_timeout), ..defaults };
+        let config = ClientConfig {
+            retry_timeout,
+            request_timeout: defaults.request_timeout.min(retry_timeout),
+            ..defaults
+        };
         Client::new(config).map_err(|e| CommandError::cluster("connect", e))
     }
 }

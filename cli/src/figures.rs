@@ -75,7 +75,10 @@ mod tests {
     fn counts_are_grouped_by_thousands() {
         let shown: Vec<_> = [0, 12, 999, 1000, 1_234_567].into_iter().map(count).collect();
         assert_eq!(shown, ["0", "12", "999", "1,000", "1,234,567"]);
-        assert_eq!((counted(1, "record"), counted(2000, "record")), ("1 record".into(), "2,000 records".into()));
+        assert_eq!(
+            (counted(1, "record"), counted(2000, "record")),
+            ("1 record".into(), "2,000 records".into())
+        );
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub(crate) enum CommandError {
         /// What was tried, as it follows "cannot".
         what: String,
         /// Why it failed.
-        error: ClientError,
+        error: Box<ClientError>,
     },
     /// A file cannot be read.
     #[error("cannot read {what}: {source}")]
@@ -67,7 +67,10 @@ impl From<LogCommandError> for CommandError {
     fn from(error: LogCommandError) -> Self {
         match error {
             LogCommandError::Write(error) => Self::Write(error),
-            other => Self::Log(other),
+            other @ (LogCommandError::Read { .. }
+            | LogCommandError::Storage(_)
+            | LogCommandError::NotALog { .. }
+            | LogCommandError::NothingInCommon) => Self::Log(other),
         }
     }
 }
@@ -75,10 +78,10 @@ impl From<LogCommandError> for CommandError {
 impl CommandError {
     /// A failure of the cluster at `what`; an impossible wish is wrong use.
     pub(crate) fn cluster(what: impl Into<String>, error: ClientError) -> Self {
-        match error {
-            ClientError::Usage(problem) => Self::Usage(problem),
-            error => Self::Cluster { what: what.into(), error },
+        if let ClientError::Usage(problem) = error {
+            return Self::Usage(problem);
         }
+        Self::Cluster { what: what.into(), error: Box::new(error) }
     }
 
     /// Whether whoever read the output has stopped: `| head`.
@@ -107,9 +110,9 @@ impl CommandError {
 fn hint(error: &ClientError) -> Option<&'static str> {
     match error {
         ClientError::Call { failure, .. } => match failure.reached {
-            Reached::Refused | Reached::Nothing => {
-                Some("no leader-svc answers there; name a node that runs: --bootstrap HOST:PORT, or HIGHWATER_BOOTSTRAP")
-            }
+            Reached::Refused | Reached::Nothing => Some(
+                "no leader-svc answers there; name a node that runs: --bootstrap HOST:PORT, or HIGHWATER_BOOTSTRAP",
+            ),
             Reached::Program | Reached::Unknown => None,
         },
         ClientError::GaveUp { last, .. } => hint(last),

@@ -33,6 +33,14 @@ pub use leader_view::{LeaderView, LeaderViewConfig};
 pub use partitioner::partition_for_key;
 pub use producer::{Delivery, Position, Producer, ProducerConfig, ProducerRecord};
 
+// What the client's calls take and return.
+pub use highwater_wire::admin::{AdoptTopic, CreateTopic, Placement};
+pub use highwater_wire::cluster::{DescribedCluster, DescribedPartition, DescribedTopic};
+pub use highwater_wire::fetch::TopicRef;
+pub use highwater_wire::offsets::{FoundOffset, OffsetQuery};
+pub use highwater_wire::produce::Acks;
+pub use highwater_wire::{Caller, Failure, FailureKind, Reached};
+
 #[cfg(test)]
 mod decode_limit_test;
 #[cfg(test)]

@@ -10,8 +10,9 @@ use super::values::SettingValue;
 /// Every variable that is a setting begins so.
 pub(super) const VARIABLE_PREFIX: &str = "HIGHWATER_";
 
-/// Variables of that prefix that are not settings: they stand in for a fact of the machine, for tests.
-const NOT_SETTINGS: &[&str] = &["HIGHWATER_BOOT_ID"];
+/// Variables of that prefix that are not settings: one stands in for a fact of the machine, for tests; one is the command
+/// line tool's.
+const NOT_SETTINGS: &[&str] = &["HIGHWATER_BOOT_ID", "HIGHWATER_BOOTSTRAP"];
 
 /// The longest value that an error repeats, in characters.
 const SHOWN_MAX: usize = 80;

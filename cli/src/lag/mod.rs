@@ -1,0 +1,175 @@
+//! `highwater lag`: how far every follower is, as the leaders know it: DescribeReplication over all nodes.
+//!
+//! What holds: a node that cannot be asked is named, and then one look ends with exit code 1, since it is not the whole
+//! picture. Watching goes on over every failure once the first look succeeded; it refreshes in place on a terminal and
+//! writes JSON lines otherwise.
+
+mod screen;
+mod table;
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal as _, Write};
+use std::time::{Duration, SystemTime};
+
+use clap::Args;
+use highwater_client::describe::ReplicaRow;
+use highwater_client::{Client, ClientError};
+use highwater_types::{NodeId, TopicName, units};
+use serde::Serialize;
+
+use crate::connection::{ASK_TIMEOUT, ConnectionArgs};
+use crate::outcome::{CommandError, Verdict};
+use crate::output::{OutputArgs, OutputFormat, json_line};
+
+/// Shows lag.
+#[derive(Args, Debug)]
+pub(crate) struct LagArgs {
+    /// The topics; without any, all.
+    topics: Vec<TopicName>,
+    /// Looks again and again, until it is interrupted.
+    #[arg(long)]
+    watch: bool,
+    /// How long --watch waits between two looks, for example 500ms.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    interval: Duration,
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    connection: ConnectionArgs,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    /// Shorter is more than anyone can read.
+    const SHORTEST: Duration = Duration::from_millis(50);
+    let span = units::parse_duration(text)?;
+    if span < SHORTEST { Err("at least 50ms is needed".to_owned()) } else { Ok(span) }
+}
+
+/// One look at all nodes.
+#[derive(Debug)]
+struct Look {
+    rows: Vec<ReplicaRow>,
+    unreachable: BTreeMap<NodeId, ClientError>,
+}
+
+/// A line of the JSON output.
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Line<'a> {
+    Replica {
+        /// When the look began, RFC 3339.
+        at: &'a str,
+        #[serde(flatten)]
+        row: &'a ReplicaRow,
+    },
+    Unreachable {
+        at: &'a str,
+        /// Absent: no node of the cluster could be asked.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        node: Option<i32>,
+        error: String,
+    },
+}
+
+/// Carries the command out.
+///
+/// # Errors
+/// [`CommandError`] when no node can be asked which nodes there are.
+pub(crate) async fn run(args: &LagArgs, out: &mut dyn Write) -> Result<Verdict, CommandError> {
+    let client = args.connection.client(ASK_TIMEOUT)?;
+    let failed = |e| CommandError::cluster("describe replication", e);
+    let in_place = args.watch && args.output.output == OutputFormat::Text && std::io::stdout().is_terminal();
+    let as_json = args.output.output == OutputFormat::Json || (args.watch && !in_place);
+    let first = look(&client, &args.topics).await.map_err(failed)?;
+    if in_place {
+        screen::clear(out)?;
+    }
+    let verdict = if first.unreachable.is_empty() { Verdict::Good } else { Verdict::Wrong };
+    show(&Ok(first), as_json, in_place, out)?;
+    if !args.watch {
+        return Ok(verdict);
+    }
+    tokio::select! {
+        done = watch(&client, args, as_json, out) => done,
+        _ = tokio::signal::ctrl_c() => Ok(Verdict::Good),
+    }
+}
+
+async fn watch(
+    client: &Client,
+    args: &LagArgs,
+    as_json: bool,
+    out: &mut dyn Write,
+) -> Result<Verdict, CommandError> {
+    loop {
+        tokio::time::sleep(args.interval).await;
+        let look = look(client, &args.topics).await;
+        show(&look, as_json, !as_json, out)?;
+    }
+}
+
+async fn look(client: &Client, topics: &[TopicName]) -> Result<Look, ClientError> {
+    let (rows, unreachable) = client.describe_replication(topics).await?;
+    Ok(Look { rows, unreachable })
+}
+
+fn show(
+    look: &Result<Look, ClientError>,
+    as_json: bool,
+    in_place: bool,
+    out: &mut dyn Write,
+) -> Result<(), CommandError> {
+    let at = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+    if as_json {
+        show_json(look, &at, out)?;
+    } else {
+        let mut lines = match look {
+            Ok(look) => table::lines(&look.rows, &look.unreachable),
+            Err(error) => vec![format!("cannot describe replication: {error}")],
+        };
+        if in_place {
+            lines.insert(0, at);
+            screen::draw(&lines, out)?;
+        } else {
+            lines.iter().try_for_each(|line| writeln!(out, "{line}"))?;
+        }
+    }
+    Ok(out.flush()?)
+}
+
+fn show_json(look: &Result<Look, ClientError>, at: &str, out: &mut dyn Write) -> std::io::Result<()> {
+    match look {
+        Ok(look) => {
+            for row in &look.rows {
+                json_line(out, &Line::Replica { at, row })?;
+            }
+            for (node, error) in &look.unreachable {
+                let (node, error) = (Some(node.get()), error.to_string());
+                json_line(out, &Line::Unreachable { at, node, error })?;
+            }
+            Ok(())
+        }
+        Err(error) => json_line(out, &Line::Unreachable { at, node: None, error: error.to_string() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_lines_tell_rows_from_nodes_that_cannot_be_asked() {
+        let row = table::tests::row();
+        let unreachable = BTreeMap::from([(NodeId::new(3).unwrap(), ClientError::Closed)]);
+        let mut out = Vec::new();
+        show_json(&Ok(Look { rows: vec![row], unreachable }), "now", &mut out).unwrap();
+        show_json(&Err(ClientError::Closed), "later", &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let lines: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!((&lines[0]["type"], &lines[0]["at"]), (&"replica".into(), &"now".into()));
+        assert_eq!((&lines[0]["replica"], &lines[0]["lag_records"]), (&2.into(), &1234.into()));
+        assert_eq!(lines[1], serde_json::json!({"type":"unreachable","at":"now","node":3,"error":"closed"}));
+        assert_eq!(lines[2], serde_json::json!({"type":"unreachable","at":"later","error":"closed"}));
+    }
+}

@@ -1,0 +1,120 @@
+//! Lag as a table.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use highwater_client::ClientError;
+use highwater_client::describe::ReplicaRow;
+use highwater_types::NodeId;
+
+use crate::figures::{count, size, time};
+use crate::output::{Align, Table};
+
+/// The table's lines, and a line for each node that could not be asked.
+pub(super) fn lines(rows: &[ReplicaRow], unreachable: &BTreeMap<NodeId, ClientError>) -> Vec<String> {
+    let mut lines = if rows.is_empty() { vec!["no followers".to_owned()] } else { table(rows).lines() };
+    for (node, error) in unreachable {
+        lines.push(format!("node {node} cannot be asked: {error}"));
+    }
+    lines
+}
+
+fn table(rows: &[ReplicaRow]) -> Table {
+    let mut table = Table::new(&[
+        ("TOPIC", Align::Left),
+        ("PARTITION", Align::Right),
+        ("LEADER", Align::Right),
+        ("REPLICA", Align::Right),
+        ("STATE", Align::Left),
+        ("LEO", Align::Right),
+        ("ACKNOWLEDGED", Align::Right),
+        ("HW", Align::Right),
+        ("LAG", Align::Right),
+        ("LAG BYTES", Align::Right),
+        ("LAG TIME", Align::Right),
+        ("LAST FETCH", Align::Right),
+        ("CAUSE", Align::Left),
+    ]);
+    for row in rows {
+        table.row(vec![
+            row.topic.clone(),
+            row.partition.to_string(),
+            row.leader.to_string(),
+            row.replica.to_string(),
+            row.state.clone(),
+            known(row.log_end_offset, |offset| offset.to_string()),
+            known(row.acknowledged_offset, |offset| offset.to_string()),
+            known(row.high_watermark, |offset| offset.to_string()),
+            known(row.lag_records, count),
+            known(row.lag_bytes, size),
+            known(row.lag_ms, |ms| time(Duration::from_millis(ms))),
+            known(row.last_fetch_age_ms, |ms| time(Duration::from_millis(ms))),
+            row.cause.clone(),
+        ]);
+    }
+    table
+}
+
+/// What is not known shows as `-`, which is not 0.
+fn known<T>(value: Option<T>, show: impl Fn(T) -> String) -> String {
+    value.map_or_else(|| "-".to_owned(), show)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A follower that lags.
+    pub(in super::super) fn row() -> ReplicaRow {
+        ReplicaRow {
+            topic: "orders".to_owned(),
+            topic_id: "6ba7b810-9dad-41d1-80b4-00c04fd430c8".to_owned(),
+            partition: 0,
+            leader: 1,
+            leader_epoch: Some(4),
+            leader_end_offset: Some(11_234),
+            leader_high_watermark: Some(10_000),
+            replica: 2,
+            state: "in-sync".to_owned(),
+            in_sync: true,
+            log_end_offset: Some(10_500),
+            acknowledged_offset: Some(10_000),
+            high_watermark: Some(9_900),
+            lag_records: Some(1_234),
+            lag_bytes: Some(56_789),
+            lag_ms: Some(12),
+            last_fetch_age_ms: Some(0),
+            cause: "acknowledgement".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_row_per_follower_and_a_line_per_node_that_cannot_be_asked() {
+        let silent = ReplicaRow {
+            replica: 3,
+            state: "unknown".to_owned(),
+            log_end_offset: None,
+            acknowledged_offset: None,
+            high_watermark: None,
+            lag_records: None,
+            lag_bytes: None,
+            lag_ms: None,
+            last_fetch_age_ms: None,
+            cause: "not-fetching".to_owned(),
+            ..row()
+        };
+        let unreachable = BTreeMap::from([(NodeId::new(7).unwrap(), ClientError::Closed)]);
+        let expected = [
+            "TOPIC   PARTITION  LEADER  REPLICA  STATE      LEO  ACKNOWLEDGED    HW    LAG  LAG BYTES  LAG TIME  LAST FETCH  CAUSE",
+            "orders          0       1        2  in-sync  10500         10000  9900  1,234    56.8 kB   12.0 ms        0 µs  acknowledgement",
+            "orders          0       1        3  unknown      -             -     -      -          -         -           -  not-fetching",
+            "node 7 cannot be asked: closed",
+        ];
+        assert_eq!(lines(&[row(), silent], &unreachable), expected);
+    }
+
+    #[test]
+    fn a_cluster_without_followers_says_so() {
+        assert_eq!(lines(&[], &BTreeMap::new()), ["no followers"]);
+    }
+}

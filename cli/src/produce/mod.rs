@@ -1,0 +1,325 @@
+//! `highwater produce`: one record for each line of a file or of standard input.
+//!
+//! What holds: exit code 0 means that every line was acknowledged as `--acks` asks. A line that was not is named with its
+//! number; a line of its own fault (too long) is passed over, anything else stops the reading, and the line with which it
+//! stopped is told. Delivery is at least once: a line whose outcome is unknown is sent again.
+
+mod progress;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use clap::{Args, ValueEnum};
+use highwater_client::{Acks, Client, Producer, ProducerConfig, ProducerRecord};
+use highwater_records::Compression;
+use highwater_types::{PartitionIndex, TopicName, TopicRecord};
+
+use crate::connection::{ASK_TIMEOUT, ConnectionArgs, STREAM_TIMEOUT};
+use crate::figures::{count, counted, per_second, rate, size, time};
+use crate::lines::{Content, Line, Source};
+use crate::load::{Account, Failures, Loader};
+use crate::outcome::{CommandError, Verdict};
+
+/// Sends lines.
+#[derive(Args, Debug)]
+pub(crate) struct ProduceArgs {
+    /// The topic.
+    topic: TopicName,
+    /// The file whose lines are sent; without it, or as -, standard input.
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// What separates the key from the value in a line. A line without it has no key.
+    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    key_separator: Option<String>,
+    /// When a record counts as delivered: 0 when it is sent, 1 when the leader holds it, all when every in-sync replica does.
+    #[arg(long, value_enum, default_value_t = AcksArg::All)]
+    acks: AcksArg,
+    /// How batches are compressed.
+    #[arg(long, value_enum, default_value_t = CompressionArg::None)]
+    compression: CompressionArg,
+    /// The partition to send to; without it by the key, and without a key to one after the other.
+    #[arg(long, value_name = "N", value_parser = partition_index)]
+    partition: Option<PartitionIndex>,
+    #[command(flatten)]
+    connection: ConnectionArgs,
+}
+
+/// The number of a partition on the command line.
+pub(crate) fn partition_index(text: &str) -> Result<PartitionIndex, String> {
+    text.parse()
+        .ok()
+        .and_then(PartitionIndex::new)
+        .ok_or_else(|| "a whole number from 0 is needed".to_owned())
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum AcksArg {
+    #[value(name = "0")]
+    None,
+    #[value(name = "1")]
+    Leader,
+    All,
+}
+
+impl From<AcksArg> for Acks {
+    fn from(acks: AcksArg) -> Self {
+        match acks {
+            AcksArg::None => Self::None,
+            AcksArg::Leader => Self::Leader,
+            AcksArg::All => Self::All,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum CompressionArg {
+    None,
+    Gzip,
+    Snappy,
+    Lz4,
+    Zstd,
+}
+
+impl From<CompressionArg> for Compression {
+    fn from(compression: CompressionArg) -> Self {
+        match compression {
+            CompressionArg::None => Self::None,
+            CompressionArg::Gzip => Self::Gzip,
+            CompressionArg::Snappy => Self::Snappy,
+            CompressionArg::Lz4 => Self::Lz4,
+            CompressionArg::Zstd => Self::Zstd,
+        }
+    }
+}
+
+/// Carries the command out.
+///
+/// # Errors
+/// [`CommandError`] before anything was sent, or when the input cannot be read.
+pub(crate) async fn run(args: &ProduceArgs, out: &mut dyn Write) -> Result<Verdict, CommandError> {
+    let source = Source::open(args.file.as_deref())?;
+    let topic = find_topic(args).await?;
+    let config = producer_config(args, &topic);
+    let longest = longest_line(&config, &topic);
+    let client = args.connection.client(STREAM_TIMEOUT)?;
+    let loader = start(client, config, &topic)?;
+    let bar = progress::Bar::start(&source, loader.progress());
+    let begun = Instant::now();
+    let progress = loader.progress();
+    let (account, end) = send_all(args, source, longest, loader).await;
+    let took = begun.elapsed();
+    bar.finish();
+    writeln!(out, "{}", summary(args.acks, progress.records(), progress.bytes(), took, &account))?;
+    out.flush()?;
+    let complete = account.failures.count == 0;
+    // That nobody listens there is no further failure.
+    let _ = tell(&account.failures, end.as_ref(), &mut io::stderr().lock());
+    match end {
+        Some(End::Unreadable(error)) => Err(error),
+        Some(End::Stopped { .. }) => Ok(Verdict::Wrong),
+        None => Ok(if complete { Verdict::Good } else { Verdict::Wrong }),
+    }
+}
+
+/// The topic's record; a wrong name or partition must not wait for the input.
+async fn find_topic(args: &ProduceArgs) -> Result<TopicRecord, CommandError> {
+    let client = args.connection.client(ASK_TIMEOUT)?;
+    let described = client.describe_topic(&args.topic).await;
+    let topic = described.map_err(|e| CommandError::cluster(format!("find topic {}", args.topic), e))?;
+    let (name, partitions) = (&args.topic, topic.record.partitions);
+    if let Some(partition) = args.partition.filter(|partition| partition.get() >= partitions) {
+        let have = counted(u64::try_from(partitions).unwrap_or(0), "partition");
+        return Err(CommandError::Usage(format!(
+            "topic {name} has {have}; there is no partition {partition}"
+        )));
+    }
+    Ok(topic.record.clone())
+}
+
+fn producer_config(args: &ProduceArgs, topic: &TopicRecord) -> ProducerConfig {
+    let defaults = ProducerConfig::default();
+    let largest = usize::try_from(topic.properties.max_message_bytes).unwrap_or(usize::MAX);
+    ProducerConfig {
+        acks: args.acks.into(),
+        compression: args.compression.into(),
+        // So that a batch of several records is never refused for its size.
+        batch_bytes: defaults.batch_bytes.min(largest),
+        // Twice the largest record, so that one can be filled while another is sent.
+        buffer_bytes: defaults.buffer_bytes.max(largest.saturating_mul(2).min(BUFFER_MAX)),
+        ..defaults
+    }
+}
+
+/// The most memory for records that are not delivered, in bytes: two of the largest that a topic can allow.
+const BUFFER_MAX: usize = (2 << 30) + (1 << 20);
+
+/// The longest line that is worth sending: a compressed batch may be smaller than its records, so then the leader says.
+fn longest_line(config: &ProducerConfig, topic: &TopicRecord) -> usize {
+    /// What a record costs in the producer's buffer beside its key and value, at most.
+    const OVERHEAD: usize = 1024;
+    let buffered = config.buffer_bytes.saturating_sub(OVERHEAD);
+    match config.compression {
+        Compression::None => {
+            buffered.min(usize::try_from(topic.properties.max_message_bytes).unwrap_or(buffered))
+        }
+        Compression::Gzip | Compression::Snappy | Compression::Lz4 | Compression::Zstd => buffered,
+    }
+}
+
+/// Starts to send to `topic`.
+pub(crate) fn start(
+    client: Client,
+    config: ProducerConfig,
+    topic: &TopicRecord,
+) -> Result<Loader, CommandError> {
+    let failed = |e| CommandError::cluster(format!("produce to {}", topic.name), e);
+    let producer = Producer::new(client, config).map_err(failed)?;
+    Ok(Loader::new(producer, topic.name.clone(), topic.partitions))
+}
+
+/// Why the input was not sent to its end.
+#[derive(Debug)]
+enum End {
+    /// It cannot be read any further.
+    Unreadable(CommandError),
+    /// Sending was given up; this line and those after it were not sent.
+    Stopped { line: u64 },
+}
+
+async fn send_all(
+    args: &ProduceArgs,
+    source: Source,
+    longest: usize,
+    mut loader: Loader,
+) -> (Account, Option<End>) {
+    let what =
+        args.file.as_ref().map_or_else(|| "standard input".to_owned(), |file| file.display().to_string());
+    let mut lines = source.read(longest);
+    let mut end = None;
+    'read: while let Some(read) = lines.recv().await {
+        let lines = match read {
+            Ok(lines) => lines,
+            Err(source) => {
+                end = Some(End::Unreadable(CommandError::Read { what, source }));
+                break;
+            }
+        };
+        for line in lines {
+            if loader.must_stop() {
+                end = Some(End::Stopped { line: line.number });
+                break 'read;
+            }
+            send(args, longest, line, &mut loader).await;
+        }
+    }
+    (loader.finish().await, end)
+}
+
+async fn send(args: &ProduceArgs, longest: usize, line: Line, loader: &mut Loader) {
+    match line.content {
+        Content::TooLong { bytes } => loader.refuse(line.number, too_long(bytes, longest)),
+        Content::Whole(bytes) => {
+            let (key, value) = split_key(bytes, args.key_separator.as_deref());
+            let record = ProducerRecord {
+                partition: args.partition,
+                key,
+                value: Some(value),
+                ..ProducerRecord::default()
+            };
+            loader.send(line.number, record, 0).await;
+        }
+    }
+}
+
+/// Why a line is not sent.
+fn too_long(bytes: u64, longest: usize) -> String {
+    let longest = u64::try_from(longest).unwrap_or(u64::MAX);
+    format!(
+        "{} bytes, and the topic's max.message.bytes lets at most {} through",
+        count(bytes),
+        count(longest)
+    )
+}
+
+/// The key and the value of a line.
+fn split_key(line: Bytes, separator: Option<&str>) -> (Option<Bytes>, Bytes) {
+    let separator = separator.unwrap_or_default().as_bytes();
+    if separator.is_empty() {
+        return (None, line);
+    }
+    match line.windows(separator.len()).position(|window| window == separator) {
+        Some(at) => (Some(line.slice(..at)), line.slice(at.saturating_add(separator.len())..)),
+        None => (None, line),
+    }
+}
+
+fn summary(acks: AcksArg, records: u64, bytes: u64, took: Duration, account: &Account) -> String {
+    let delivered = match acks {
+        AcksArg::None => "sent, without acknowledgement,",
+        AcksArg::Leader | AcksArg::All => "acknowledged",
+    };
+    let mut text = format!(
+        "{} ({}) {delivered} in {}: {}, {}/s",
+        counted(records, "record"),
+        size(bytes),
+        time(took),
+        rate(bytes, took),
+        counted(per_second(records, took), "record"),
+    );
+    let lasts = account.ledgers.iter().filter_map(|(partition, ledger)| Some((partition, ledger.last()?)));
+    for (partition, last) in lasts {
+        text.push_str(&format!("\n  partition {partition}: up to offset {last}"));
+    }
+    text
+}
+
+/// Names what was not acknowledged.
+fn tell(failures: &Failures, end: Option<&End>, err: &mut dyn Write) -> io::Result<()> {
+    for (line, reason) in &failures.first {
+        writeln!(err, "highwater: line {line} is not acknowledged: {reason}")?;
+    }
+    let more = failures.count.saturating_sub(failures.first.len() as u64);
+    if more > 0 {
+        writeln!(err, "highwater: {} more are not acknowledged", counted(more, "line"))?;
+    }
+    if let Some(End::Stopped { line }) = end {
+        writeln!(err, "highwater: stopped: line {line} and those after it were not sent")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(line: &'static str, separator: Option<&str>) -> (Option<Vec<u8>>, Vec<u8>) {
+        let (key, value) = split_key(Bytes::from_static(line.as_bytes()), separator);
+        (key.map(|key| key.to_vec()), value.to_vec())
+    }
+
+    #[test]
+    fn a_line_is_split_at_the_first_separator() {
+        assert_eq!(split("a:b:c", Some(":")), (Some(b"a".to_vec()), b"b:c".to_vec()));
+        assert_eq!(split("a=>b", Some("=>")), (Some(b"a".to_vec()), b"b".to_vec()));
+        assert_eq!(split(":b", Some(":")), (Some(vec![]), b"b".to_vec()), "an empty key is a key");
+        assert_eq!(split("a:", Some(":")), (Some(b"a".to_vec()), vec![]));
+        assert_eq!(split("ab", Some(":")), (None, b"ab".to_vec()));
+        assert_eq!(split("a:b", None), (None, b"a:b".to_vec()));
+        assert_eq!(split("", Some(":")), (None, vec![]));
+    }
+
+    #[test]
+    fn what_was_not_acknowledged_is_named() {
+        let mut failures = Failures::default();
+        (1..=12).for_each(|line| failures.add(line, "refused".to_owned()));
+        let mut told = Vec::new();
+        tell(&failures, Some(&End::Stopped { line: 13 }), &mut told).unwrap();
+        let told = String::from_utf8(told).unwrap();
+        let lines: Vec<_> = told.lines().collect();
+        assert_eq!(lines[0], "highwater: line 1 is not acknowledged: refused");
+        assert_eq!(lines[10], "highwater: 2 lines more are not acknowledged");
+        assert_eq!(lines[11], "highwater: stopped: line 13 and those after it were not sent");
+    }
+}

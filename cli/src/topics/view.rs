@@ -1,0 +1,218 @@
+//! Topics as they are shown: lines of JSON, tables.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use highwater_client::{DescribedPartition, DescribedTopic};
+use serde::Serialize;
+
+use crate::output::{Align, Table};
+
+/// A topic in a list.
+#[derive(Debug, Serialize)]
+pub(super) struct TopicSummary {
+    topic: String,
+    topic_id: String,
+    partitions: i32,
+    /// The most replicas that one of its partitions has.
+    replication_factor: usize,
+}
+
+impl TopicSummary {
+    pub(super) fn of(topic: &DescribedTopic) -> Self {
+        let replicas = topic.partitions.iter().map(|partition| partition.record.replicas.len());
+        Self {
+            topic: topic.record.name.to_string(),
+            topic_id: topic.record.id.to_string(),
+            partitions: topic.record.partitions,
+            replication_factor: replicas.max().unwrap_or(0),
+        }
+    }
+}
+
+/// A topic with everything that is recorded about it.
+#[derive(Debug, Serialize)]
+pub(super) struct TopicDetail {
+    topic: String,
+    topic_id: String,
+    properties: BTreeMap<&'static str, String>,
+    partitions: Vec<PartitionDetail>,
+}
+
+/// A partition with everything that is recorded about it.
+#[derive(Debug, Serialize)]
+struct PartitionDetail {
+    partition: i32,
+    /// The leader's node; absent when there is none.
+    leader: Option<i32>,
+    leader_endpoint: Option<String>,
+    leader_epoch: Option<i32>,
+    partition_epoch: u64,
+    isr: Vec<Member>,
+    replicas: Vec<i32>,
+}
+
+#[derive(Debug, Serialize)]
+struct Member {
+    node: i32,
+    incarnation: String,
+}
+
+impl TopicDetail {
+    pub(super) fn of(topic: &DescribedTopic) -> Self {
+        Self {
+            topic: topic.record.name.to_string(),
+            topic_id: topic.record.id.to_string(),
+            properties: topic.record.properties.to_pairs().into_iter().collect(),
+            partitions: topic.partitions.iter().map(PartitionDetail::of).collect(),
+        }
+    }
+}
+
+impl PartitionDetail {
+    fn of(partition: &DescribedPartition) -> Self {
+        let record = &partition.record;
+        let isr = record.isr.iter();
+        Self {
+            partition: record.partition.get(),
+            leader: record.leader.map(|node| node.get()),
+            leader_endpoint: partition.leader_endpoint.as_ref().map(ToString::to_string),
+            leader_epoch: record.leader_epoch.map(|epoch| epoch.get()),
+            partition_epoch: record.partition_epoch.get(),
+            isr: isr.map(|m| Member { node: m.node.get(), incarnation: m.incarnation.to_string() }).collect(),
+            replicas: record.replicas.iter().map(|node| node.get()).collect(),
+        }
+    }
+}
+
+pub(super) fn print_list(topics: &[TopicSummary], out: &mut dyn Write) -> io::Result<()> {
+    if topics.is_empty() {
+        return writeln!(out, "no topics");
+    }
+    let mut table = Table::new(&[
+        ("TOPIC", Align::Left),
+        ("PARTITIONS", Align::Right),
+        ("REPLICAS", Align::Right),
+        ("ID", Align::Left),
+    ]);
+    for topic in topics {
+        table.row(vec![
+            topic.topic.clone(),
+            topic.partitions.to_string(),
+            topic.replication_factor.to_string(),
+            topic.topic_id.clone(),
+        ]);
+    }
+    table.print(out)
+}
+
+pub(super) fn print_detail(topic: &TopicDetail, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "topic {} ({})", topic.topic, topic.topic_id)?;
+    let properties = topic.properties.iter().map(|(name, value)| format!("{name}={value}"));
+    writeln!(out, "properties {}", properties.collect::<Vec<_>>().join(" "))?;
+    let mut table = Table::new(&[
+        ("PARTITION", Align::Right),
+        ("LEADER", Align::Right),
+        ("EPOCH", Align::Right),
+        ("ISR", Align::Left),
+        ("REPLICAS", Align::Left),
+        ("LEADER ADDRESS", Align::Left),
+    ]);
+    let known = |number: Option<i32>| number.map_or_else(|| "none".to_owned(), |n| n.to_string());
+    for partition in &topic.partitions {
+        let isr: Vec<i32> = partition.isr.iter().map(|member| member.node).collect();
+        table.row(vec![
+            partition.partition.to_string(),
+            known(partition.leader),
+            known(partition.leader_epoch),
+            nodes(&isr),
+            nodes(&partition.replicas),
+            partition.leader_endpoint.clone().unwrap_or_else(|| "unknown".to_owned()),
+        ]);
+    }
+    table.print(out)
+}
+
+fn nodes(nodes: &[i32]) -> String {
+    if nodes.is_empty() {
+        return "none".to_owned();
+    }
+    nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use highwater_types::{
+        Incarnation, IsrMember, LeaderEpoch, NodeId, PartitionIndex, PartitionRecord, TopicId,
+        TopicIdPartition, TopicProperties, TopicRecord,
+    };
+
+    use super::*;
+
+    const ID: &str = "6ba7b810-9dad-41d1-80b4-00c04fd430c8";
+
+    fn node(id: i32) -> NodeId {
+        NodeId::new(id).unwrap()
+    }
+
+    /// A topic of two partitions: one that is led, one that never was.
+    fn topic() -> DescribedTopic {
+        let id: TopicId = ID.parse().unwrap();
+        let partition = |index| {
+            let place = TopicIdPartition::new(id, PartitionIndex::new(index).unwrap());
+            let record = PartitionRecord::new(place, vec![node(1), node(2)]);
+            DescribedPartition { record, leader_endpoint: None }
+        };
+        let mut led = partition(0);
+        led.record.leader = Some(node(1));
+        led.record.leader_epoch = LeaderEpoch::new(4);
+        led.record.isr = vec![IsrMember { node: node(1), incarnation: Incarnation::new(7).unwrap() }];
+        led.leader_endpoint = Some("10.0.0.1:9400".parse().unwrap());
+        let record = TopicRecord {
+            id,
+            name: "orders".parse().unwrap(),
+            partitions: 2,
+            properties: TopicProperties::default(),
+            deleted: false,
+        };
+        DescribedTopic { record, partitions: vec![led, partition(1)] }
+    }
+
+    fn printed(print: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> String {
+        let mut out = Vec::new();
+        print(&mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_list_has_a_line_for_each_topic() {
+        let text = printed(|out| print_list(&[TopicSummary::of(&topic())], out));
+        let expected = format!("TOPIC   PARTITIONS  REPLICAS  ID\norders           2         2  {ID}\n");
+        assert_eq!(text, expected);
+        assert_eq!(printed(|out| print_list(&[], out)), "no topics\n");
+    }
+
+    #[test]
+    fn a_description_tells_leader_epoch_isr_replicas_and_properties() {
+        let text = printed(|out| print_detail(&TopicDetail::of(&topic()), out));
+        let (head, table) = text.split_at(text.find("PARTITION").unwrap());
+        assert!(head.starts_with(&format!("topic orders ({ID})\nproperties durability=fsync ")), "{head}");
+        assert!(head.contains(" min.insync.replicas=1 "), "{head}");
+        let expected = "\
+PARTITION  LEADER  EPOCH  ISR   REPLICAS  LEADER ADDRESS
+        0       1      4  1     1,2       10.0.0.1:9400
+        1    none   none  none  1,2       unknown
+";
+        assert_eq!(table, expected);
+    }
+
+    #[test]
+    fn json_has_every_field_of_the_record() {
+        let value = serde_json::to_value(TopicDetail::of(&topic())).unwrap();
+        assert_eq!(value["properties"]["max.message.bytes"], "1048588");
+        let led = &value["partitions"][0];
+        assert_eq!((&led["leader"], &led["leader_epoch"]), (&1.into(), &4.into()));
+        assert_eq!(led["isr"][0]["incarnation"], "0000000000000007");
+        assert!(value["partitions"][1]["leader"].is_null());
+    }
+}
