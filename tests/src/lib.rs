@@ -23,4 +23,5 @@ pub mod process;
 pub mod programs;
 pub mod proxy;
 pub mod tier;
+pub mod traffic;
 pub mod wait;
