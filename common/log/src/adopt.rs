@@ -134,7 +134,11 @@ pub fn adopt_partition<S: Storage>(
     storage.rename(&unfinished, &target)?;
     storage.sync_dir(data_dir)?;
     adopted.left_out = listing.foreign;
-    tracing::info!(partition = %source.partition, log_end = %adopted.log_end, bytes = adopted.bytes, "adopted");
+    let Adopted { log_end, bytes, torn_bytes, .. } = adopted;
+    if torn_bytes > 0 {
+        tracing::warn!(partition = %source.partition, %log_end, torn_bytes, "a torn tail was left out");
+    }
+    tracing::info!(partition = %source.partition, %log_end, bytes, "adopted");
     Ok(adopted)
 }
 

@@ -48,3 +48,21 @@ fn zeroed_preallocated_torn_and_foreign_files_are_refused() {
     assert!(OffsetIndex::decode(&good, 250).unwrap_err().contains("beyond"));
     assert!(OffsetIndex::decode(&index(&[(u32::MAX, 1)]).encode(), 1000).is_err(), "no i32");
 }
+
+proptest::proptest! {
+    #[test]
+    fn any_bytes_are_an_index_in_order_or_an_error(bytes: Vec<u8>, log_len in 0_u64..10_000) {
+        if let Ok(index) = OffsetIndex::decode(&bytes, log_len) {
+            proptest::prop_assert!(index.entries().is_sorted_by(|a, b| a.relative < b.relative && a.position < b.position));
+            proptest::prop_assert_eq!(index.encode(), bytes);
+        }
+    }
+
+    #[test]
+    fn floor_agrees_with_a_plain_search(steps in proptest::collection::vec((1_u32..50, 1_u32..500), 0..60), asked in 0_u32..3000) {
+        let mut at = (0, 0);
+        let index = index(&steps.iter().map(|step| { at = (at.0 + step.0, at.1 + step.1); at }).collect::<Vec<_>>());
+        let plain = index.entries().iter().copied().rfind(|entry| entry.relative <= asked);
+        proptest::prop_assert_eq!(index.floor(asked), plain);
+    }
+}

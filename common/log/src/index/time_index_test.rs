@@ -48,3 +48,22 @@ fn zeroed_preallocated_and_torn_files_are_refused() {
     assert!(TimeIndex::decode(&bytes).unwrap_err().contains("does not rise"));
     assert!(TimeIndex::decode(&[0; 24]).unwrap_err().contains("does not rise"));
 }
+
+proptest::proptest! {
+    #[test]
+    fn any_bytes_are_an_index_in_order_or_an_error(bytes: Vec<u8>) {
+        if let Ok(index) = TimeIndex::decode(&bytes) {
+            proptest::prop_assert!(index.entries().is_sorted_by(|a, b| a.timestamp < b.timestamp && a.relative <= b.relative));
+            proptest::prop_assert_eq!(index.encode(), bytes);
+        }
+    }
+
+    #[test]
+    fn any_timestamps_leave_an_index_in_order(timestamps in proptest::collection::vec(proptest::num::i64::ANY, 0..200)) {
+        let mut index = TimeIndex::default();
+        for (relative, timestamp) in (0..).zip(timestamps) {
+            index.push_if_later(TimeEntry { timestamp, relative });
+        }
+        proptest::prop_assert_eq!(TimeIndex::decode(&index.encode()), Ok(index));
+    }
+}

@@ -1,7 +1,8 @@
 //! Flushing: what was appended before the call becomes durable; appends and reads go on meanwhile.
 //!
 //! What must hold:
-//! - Whoever writes notes the segment *before* the write, so a flush that sees a log end knows every file below it.
+//! - Whoever writes notes the segment *after* the write and *before* publishing it. So a flush, which looks at the view first
+//!   and takes the notes then, flushes every byte of the view; and what it takes was written before it flushes.
 //! - A flush that a truncation overtook acknowledges nothing: it publishes only into the generation that it began in.
 //! - A failed flush is final (design.md 2): the kernel may have dropped what it could not write and call the next flush a
 //!   success. So the log fails, and what was not flushed is cut: nothing that may be gone is ever believed again.
@@ -102,7 +103,7 @@ impl<S: Storage> Log<S> {
         })
     }
 
-    /// A segment is about to be written.
+    /// A segment was written, and is about to be published.
     pub(super) fn note_written(&self, segment: &Arc<Segment<S>>) {
         let mut unflushed = self.unflushed.lock();
         if !unflushed.segments.iter().any(|s| Arc::ptr_eq(s, segment)) {

@@ -30,6 +30,7 @@ use highwater_types::{
 use parking_lot::Mutex;
 use uuid::Uuid;
 
+use crate::checkpoint::CheckpointState;
 use crate::segments::View;
 use crate::{BufferPool, Damage, LockGuard, LogConfig, Storage, StorageError, Unusable};
 
@@ -75,6 +76,8 @@ pub struct Log<S: Storage> {
     flushing: Mutex<()>,
     unflushed: Mutex<Unflushed<S>>,
     persisted: Mutex<Persisted<S>>,
+    /// What is persisted, for those who only want to know.
+    remembered: ArcSwap<CheckpointState>,
     failed: OnceLock<Unusable>,
     closed: AtomicBool,
     index_cache: IndexCache<S>,

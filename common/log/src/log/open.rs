@@ -50,8 +50,10 @@ impl<S: Storage> Log<S> {
         }
         let report = opening.report(&view);
         report_to_operators(&partition, &report);
+        let remembered = ArcSwap::from_pointee(opening.state.clone());
         let persisted = Persisted {
             file,
+            is_durable: opening.stored.as_ref() != Some(&opening.state),
             marked_open: !opening.state.clean && opening.state.boot_id == Some(options.boot_id),
             state: opening.state,
             ceiling: None,
@@ -70,6 +72,7 @@ impl<S: Storage> Log<S> {
             flushing: Mutex::new(()),
             unflushed: Mutex::new(Unflushed::nothing()),
             persisted: Mutex::new(persisted),
+            remembered,
             failed: OnceLock::new(),
             closed: AtomicBool::new(false),
             index_cache: IndexCache::new(),

@@ -6,17 +6,20 @@
 //!   periodic write raises one again (`ceiling`).
 //! - Under `fsync` the high watermark written is at most the flushed end (design.md 2).
 
+use std::sync::Arc;
+
 use highwater_types::{Durability, Incarnation, LeaderEpoch, Offset, PartitionEpoch};
 
 use super::Log;
 use crate::checkpoint::{CheckpointFile, CheckpointState};
-use crate::segments::View;
 use crate::{HighWatermark, LogError, Storage, StorageResult};
 
 #[derive(Debug)]
 pub(super) struct Persisted<S: Storage> {
     pub(super) file: CheckpointFile<S>,
     pub(super) state: CheckpointState,
+    /// Whether the state is on the platter; not so after a lazy write.
+    pub(super) is_durable: bool,
     /// Whether the state says that this boot has the log open, unclean.
     pub(super) marked_open: bool,
     /// Nothing is written above this while a truncation is under way.
@@ -27,10 +30,16 @@ impl<S: Storage> Persisted<S> {
     fn write_durable(&mut self, change: impl FnOnce(&mut CheckpointState)) -> StorageResult<()> {
         let mut state = self.state.clone();
         change(&mut state);
-        if state != self.state {
+        if state != self.state || !self.is_durable {
             self.file.write_durable(&state)?;
-            self.state = state;
+            (self.state, self.is_durable) = (state, true);
         }
+        Ok(())
+    }
+
+    fn write_lazy(&mut self, state: CheckpointState) -> StorageResult<()> {
+        self.file.write_lazy(&state)?;
+        (self.state, self.is_durable) = (state, false);
         Ok(())
     }
 }
@@ -38,18 +47,18 @@ impl<S: Storage> Persisted<S> {
 impl<S: Storage> Log<S> {
     /// The replica's incarnation on this disk (design.md 6.3).
     pub fn incarnation(&self) -> Incarnation {
-        self.persisted.lock().state.incarnation
+        self.remembered.load().incarnation
     }
 
     /// The highest leader and partition epoch that this directory has seen (design.md 6.5).
     pub fn highest_epochs(&self) -> (Option<LeaderEpoch>, Option<PartitionEpoch>) {
-        let persisted = self.persisted.lock();
-        (persisted.state.highest_leader_epoch, persisted.state.highest_partition_epoch)
+        let state = self.remembered.load();
+        (state.highest_leader_epoch, state.highest_partition_epoch)
     }
 
     /// The high watermark as it was last written to the checkpoint.
     pub fn checkpointed_high_watermark(&self) -> HighWatermark {
-        self.persisted.lock().state.high_watermark
+        self.remembered.load().high_watermark
     }
 
     /// Notes epochs that this replica is about to work under (design.md 6.5). A leader epoch that rose is durable on return;
@@ -62,21 +71,25 @@ impl<S: Storage> Log<S> {
         leader: Option<LeaderEpoch>,
         partition: PartitionEpoch,
     ) -> Result<(), LogError> {
-        let mut persisted = self.persisted.lock();
-        self.refuse_when_closed()?;
-        let risen = persisted.state.highest_leader_epoch.max(leader);
-        if risen == persisted.state.highest_leader_epoch {
-            persisted.state.highest_partition_epoch =
-                persisted.state.highest_partition_epoch.max(Some(partition));
-            return Ok(());
-        }
-        persisted.write_durable(|state| {
-            state.highest_leader_epoch = risen;
-            state.highest_partition_epoch = state.highest_partition_epoch.max(Some(partition));
-        })?;
-        assert_eq!(persisted.state.highest_leader_epoch, risen, "the epoch is noted");
-        assert!(persisted.state.highest_partition_epoch >= Some(partition), "the partition epoch is noted");
-        Ok(())
+        self.persist(|persisted| {
+            self.refuse_when_closed()?;
+            let note = |state: &mut CheckpointState| {
+                state.highest_leader_epoch = state.highest_leader_epoch.max(leader);
+                state.highest_partition_epoch = state.highest_partition_epoch.max(Some(partition));
+            };
+            if leader > persisted.state.highest_leader_epoch {
+                persisted.write_durable(note)?;
+            } else if persisted.state.highest_partition_epoch < Some(partition) {
+                note(&mut persisted.state);
+                persisted.is_durable = false;
+            }
+            assert!(persisted.state.highest_leader_epoch >= leader, "the epoch is noted");
+            assert!(
+                persisted.state.highest_partition_epoch >= Some(partition),
+                "the partition epoch is noted"
+            );
+            Ok(())
+        })
     }
 
     /// Replaces the incarnation, durably (design.md 6.3). Allowed on a log that failed, too.
@@ -84,13 +97,15 @@ impl<S: Storage> Log<S> {
     /// # Errors
     /// What the disk says; either incarnation may be found later.
     pub fn renew_incarnation(&self, incarnation: Incarnation) -> Result<(), LogError> {
-        let mut persisted = self.persisted.lock();
-        self.refuse_when_closed()?;
-        let old = persisted.state.incarnation;
-        persisted.write_durable(|state| state.incarnation = incarnation)?;
-        assert_eq!(persisted.state.incarnation, incarnation, "the incarnation is stored");
-        tracing::info!(partition = %self.partition, %old, new = %incarnation, "incarnation renewed");
-        Ok(())
+        self.persist(|persisted| {
+            self.refuse_when_closed()?;
+            let old = persisted.state.incarnation;
+            persisted.write_durable(|state| state.incarnation = incarnation)?;
+            assert_eq!(persisted.state.incarnation, incarnation, "the incarnation is stored");
+            assert!(persisted.is_durable, "no fetch goes out under an incarnation that could be forgotten");
+            tracing::info!(partition = %self.partition, %old, new = %incarnation, "incarnation renewed");
+            Ok(())
+        })
     }
 
     /// Writes high watermark, log start and recovery point, unsynced: for the pass over all partitions once a second.
@@ -104,26 +119,21 @@ impl<S: Storage> Log<S> {
         high_watermark: HighWatermark,
         generation: u64,
     ) -> Result<bool, LogError> {
-        let mut persisted = self.persisted.lock();
-        self.refuse_when_closed()?;
-        let view = self.view.load();
-        if view.generation != generation {
-            return Ok(false);
-        }
-        let mut state = persisted.state.clone();
-        self.positions_into(&mut state, &view, high_watermark, persisted.ceiling);
-        if state == persisted.state {
-            return Ok(false);
-        }
-        let lowered = state.high_watermark.offset < persisted.state.high_watermark.offset
-            || state.recovery_point < persisted.state.recovery_point;
-        if lowered {
-            persisted.file.write_durable(&state)?
-        } else {
-            persisted.file.write_lazy(&state)?
-        }
-        persisted.state = state;
-        Ok(true)
+        self.persist(|persisted| {
+            self.refuse_when_closed()?;
+            let Some(state) = self.state_now(persisted, high_watermark, generation) else { return Ok(false) };
+            if state == persisted.state {
+                return Ok(false);
+            }
+            let lowered = state.high_watermark.offset < persisted.state.high_watermark.offset
+                || state.recovery_point < persisted.state.recovery_point;
+            if lowered {
+                persisted.write_durable(|now| *now = state)?
+            } else {
+                persisted.write_lazy(state)?
+            }
+            Ok(true)
+        })
     }
 
     /// The same, durable on return.
@@ -131,17 +141,11 @@ impl<S: Storage> Log<S> {
     /// # Errors
     /// What the disk says.
     pub fn write_checkpoint(&self, high_watermark: HighWatermark, generation: u64) -> Result<(), LogError> {
-        let mut persisted = self.persisted.lock();
-        self.refuse_when_closed()?;
-        let view = self.view.load();
-        if view.generation != generation {
-            return Ok(());
-        }
-        let mut state = persisted.state.clone();
-        self.positions_into(&mut state, &view, high_watermark, persisted.ceiling);
-        persisted.file.write_durable(&state)?;
-        persisted.state = state;
-        Ok(())
+        self.persist(|persisted| {
+            self.refuse_when_closed()?;
+            let Some(state) = self.state_now(persisted, high_watermark, generation) else { return Ok(()) };
+            Ok(persisted.write_durable(|now| *now = state)?)
+        })
     }
 
     /// Flushes everything, writes the indexes, sets the clean mark and closes the log, which frees the partition's lock.
@@ -163,45 +167,58 @@ impl<S: Storage> Log<S> {
         assert_eq!(view.flushed, view.log_end, "nothing is appended while the writer is held");
         view.active.segment.write_indexes(true)?;
         self.store_epochs(&view.epochs)?;
-        let mut persisted = self.persisted.lock();
-        let mut state = persisted.state.clone();
-        self.positions_into(&mut state, &view, high_watermark, persisted.ceiling);
-        assert!(state.high_watermark.offset <= view.log_end, "the high watermark is within the log");
-        (state.clean, state.boot_id) = (true, Some(self.boot_id));
-        persisted.file.write_durable(&state)?;
-        persisted.state = state;
-        Ok(())
+        self.persist(|persisted| {
+            let Some(mut state) = self.state_now(persisted, high_watermark, view.generation) else {
+                return Ok(());
+            };
+            assert!(state.high_watermark.offset <= view.log_end, "the high watermark is within the log");
+            (state.clean, state.boot_id) = (true, Some(self.boot_id));
+            Ok(persisted.write_durable(|now| *now = state)?)
+        })
     }
 
-    /// What a checkpoint says of the view's positions.
-    fn positions_into(
+    /// What a checkpoint says of the positions now; `None` when the generation is another one.
+    fn state_now(
         &self,
-        state: &mut CheckpointState,
-        view: &View<S>,
+        persisted: &Persisted<S>,
         high_watermark: HighWatermark,
-        ceiling: Option<Offset>,
-    ) {
-        let below = |offset: Offset| ceiling.map_or(offset, |ceiling| offset.min(ceiling));
+        generation: u64,
+    ) -> Option<CheckpointState> {
+        let view = self.view.load();
+        let below = |offset: Offset| persisted.ceiling.map_or(offset, |ceiling| offset.min(ceiling));
         let end = match self.config.load().durability {
             Durability::Fsync => view.flushed,
             Durability::PageCache => view.log_end,
         };
+        let mut state = persisted.state.clone();
         state.recovery_point = below(view.flushed);
         state.high_watermark =
             HighWatermark { offset: below(high_watermark.offset.min(end)), epoch: high_watermark.epoch };
         state.log_start = below(view.log_start.max(state.log_start));
+        (view.generation == generation).then_some(state)
+    }
+
+    /// Changes what is persisted, and lets everybody see it once that is done.
+    fn persist<T>(&self, change: impl FnOnce(&mut Persisted<S>) -> T) -> T {
+        let mut persisted = self.persisted.lock();
+        let outcome = change(&mut persisted);
+        if **self.remembered.load() != persisted.state {
+            self.remembered.store(Arc::new(persisted.state.clone()));
+        }
+        outcome
     }
 
     /// Before the first append after an open: the clean mark is removed and the boot id stored, durably (design.md 2).
     pub(super) fn mark_open(&self) -> StorageResult<()> {
-        let mut persisted = self.persisted.lock();
-        if !persisted.marked_open {
-            let boot_id = Some(self.boot_id);
-            persisted.write_durable(|state| (state.clean, state.boot_id) = (false, boot_id))?;
-            persisted.marked_open = true;
-        }
-        debug_assert!(!persisted.state.clean, "the clean mark is gone");
-        Ok(())
+        self.persist(|persisted| {
+            if !persisted.marked_open {
+                let boot_id = Some(self.boot_id);
+                persisted.write_durable(|state| (state.clean, state.boot_id) = (false, boot_id))?;
+                persisted.marked_open = true;
+            }
+            debug_assert!(!persisted.state.clean, "the clean mark is gone");
+            Ok(())
+        })
     }
 
     /// Before a truncation: no position is above `end` any more, durably, until [`Self::lift_ceiling`].
@@ -211,24 +228,25 @@ impl<S: Storage> Log<S> {
         log_start: Offset,
         renew: Option<Incarnation>,
     ) -> StorageResult<()> {
-        let mut persisted = self.persisted.lock();
         let boot_id = Some(self.boot_id);
-        persisted.write_durable(|state| {
-            state.recovery_point = state.recovery_point.min(end);
-            state.high_watermark.offset = state.high_watermark.offset.min(end);
-            state.log_start = log_start;
-            state.incarnation = renew.unwrap_or(state.incarnation);
-            state.lost_ranges.retain_mut(|range| {
-                range.end = range.end.min(end);
-                !range.is_empty()
-            });
-            (state.clean, state.boot_id) = (false, boot_id);
-        })?;
-        persisted.marked_open = true;
-        persisted.ceiling = Some(end);
-        assert!(persisted.state.recovery_point <= end, "the recovery point is lowered");
-        assert!(persisted.state.high_watermark.offset <= end, "the high watermark is lowered");
-        Ok(())
+        self.persist(|persisted| {
+            persisted.write_durable(|state| {
+                state.recovery_point = state.recovery_point.min(end);
+                state.high_watermark.offset = state.high_watermark.offset.min(end);
+                state.log_start = log_start;
+                state.incarnation = renew.unwrap_or(state.incarnation);
+                state.lost_ranges.retain_mut(|range| {
+                    range.end = range.end.min(end);
+                    !range.is_empty()
+                });
+                (state.clean, state.boot_id) = (false, boot_id);
+            })?;
+            persisted.marked_open = true;
+            persisted.ceiling = Some(end);
+            assert!(persisted.state.recovery_point <= end, "the recovery point is lowered");
+            assert!(persisted.state.high_watermark.offset <= end, "the high watermark is lowered");
+            Ok(())
+        })
     }
 
     pub(super) fn lift_ceiling(&self) {
@@ -237,19 +255,25 @@ impl<S: Storage> Log<S> {
 
     /// Before segments are removed at the start: the new log start, durably.
     pub(super) fn store_log_start(&self, log_start: Offset) -> StorageResult<()> {
-        let mut persisted = self.persisted.lock();
-        persisted.write_durable(|state| state.log_start = state.log_start.max(log_start))?;
-        debug_assert!(persisted.state.log_start >= log_start, "the log start is stored");
-        Ok(())
+        self.persist(|persisted| {
+            persisted.write_durable(|state| state.log_start = state.log_start.max(log_start))?;
+            assert!(
+                persisted.is_durable && persisted.state.log_start >= log_start,
+                "the log start is stored"
+            );
+            Ok(())
+        })
     }
 
     /// Replaces the lost ranges, durably.
     pub(super) fn store_lost_ranges(&self, ranges: &[crate::OffsetRange]) -> StorageResult<()> {
-        self.persisted.lock().write_durable(|state| {
-            state.lost_ranges.clear();
-            for range in ranges {
-                state.add_lost_range(*range);
-            }
+        self.persist(|persisted| {
+            persisted.write_durable(|state| {
+                state.lost_ranges.clear();
+                for range in ranges {
+                    state.add_lost_range(*range);
+                }
+            })
         })
     }
 

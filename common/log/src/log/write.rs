@@ -178,9 +178,9 @@ impl<S: Storage> Log<S> {
         if active.len == 0 {
             writer.active_since = now;
         }
+        active.segment.file().write_vectored_at(&slices(inputs, run), active.len)?;
         self.note_written(&active.segment);
         active.segment.set_last_written(now);
-        active.segment.file().write_vectored_at(&slices(inputs, run), active.len)?;
         let interval = self.config.load().index_interval_bytes;
         let mut len = active.len;
         active.segment.change_indexes(|indexes| {
