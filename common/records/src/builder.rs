@@ -1,4 +1,4 @@
-//! Building a batch that Kafka's readers and [`crate::validate`] accept.
+//! Building a batch that Kafka's readers and [`crate::validate()`] accept.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use highwater_types::{LeaderEpoch, Offset, WallTime};

@@ -7,7 +7,7 @@ use crate::header::{BatchHeader, CRC_COVERS_FROM, HEADER_BYTES};
 
 /// One whole batch within a byte slice. The header's fields are its methods (it derefs to [`BatchHeader`]).
 ///
-/// That the batch is whole and possible is all that holds; [`crate::validate`] checks the rest.
+/// That the batch is whole and possible is all that holds; [`crate::validate()`] checks the rest.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchView<'a> {
     header: BatchHeader,
