@@ -1,3 +1,33 @@
-//! The follower-agent program.
+//! The follower-agent program: settings → logging → build → serve → drain.
 
-fn main() {}
+use std::process::ExitCode;
+
+use follower_agent::config::{AgentSettings, check};
+use follower_agent::{AgentError, Config, build};
+use highwater_node::config::{ProgramInfo, from_command_line};
+use highwater_node::grpc::Listener;
+
+/// Records pass through many short-lived buffers; the system's allocator costs a third of the throughput.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const PROGRAM: ProgramInfo = ProgramInfo {
+    name: "follower-agent",
+    version: env!("CARGO_PKG_VERSION"),
+    about: "Follows partitions of a replicated log: pulls, checks, appends, and acknowledges by its next fetch",
+};
+
+fn main() -> ExitCode {
+    let (common, own) = match from_command_line::<AgentSettings>(&PROGRAM, check) {
+        Ok(settings) => settings,
+        Err(exit) => return exit,
+    };
+    if let Err(error) = highwater_telemetry::init(common.log_format, &common.log_filter.0) {
+        tracing::error!(%error, "could not set up logging");
+        return ExitCode::FAILURE;
+    }
+    highwater_node::run(async |stop| -> Result<(), AgentError> {
+        let listener = Listener::bind(own.listen).await?;
+        build(Config { common, own }, listener).await?.run(stop).await
+    })
+}

@@ -14,6 +14,7 @@
 //! | [`read_records`] | decoded records for people |
 //! | [`describe`] | DescribeCluster and DescribeTopics |
 //! | [`volume`] | taking a data directory into use |
+//! | [`strays`] | directories that nobody hosts |
 //!
 //! Deliberately absent: appends, elections, the programs' own services.
 
@@ -24,6 +25,7 @@ pub mod offsets;
 pub mod purgatory;
 pub mod read_records;
 pub mod registry;
+pub mod strays;
 #[cfg(test)]
 mod test_replica;
 pub mod volume;

@@ -14,19 +14,19 @@ const HASH_KEYS: (u64, u64) = (0x6869_6768_7761_7465, 0x7220_6665_7463_6873);
 
 /// Names a fetch loop.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LoopKey {
+pub(crate) struct LoopKey {
     /// The leader's node.
-    pub leader: NodeId,
+    pub(crate) leader: NodeId,
     /// Where it is reached.
-    pub endpoint: Endpoint,
+    pub(crate) endpoint: Endpoint,
     /// The loop's number among those to this leader, from 0.
-    pub fetcher: u32,
+    pub(crate) fetcher: u32,
 }
 
 impl LoopKey {
     /// The loop of a partition among `fetchers` loops to its leader.
     #[must_use]
-    pub fn of(partition: TopicIdPartition, leader: NodeId, endpoint: Endpoint, fetchers: NonZeroU32) -> Self {
+    pub(crate) fn of(partition: TopicIdPartition, leader: NodeId, endpoint: Endpoint, fetchers: NonZeroU32) -> Self {
         Self { leader, endpoint, fetcher: fetcher_of(partition, fetchers) }
     }
 }

@@ -22,7 +22,7 @@ use highwater_types::{ErrorCode, LeaderEpoch, MonotonicTime, ReplicationError, T
 pub(crate) use fetch_loop::FetchSettings;
 pub(crate) use mail::ReadySet;
 pub(crate) use manager::FetcherManager;
-pub use mapping::LoopKey;
+pub(crate) use mapping::LoopKey;
 pub(crate) use status::LoopReport;
 
 /// What a loop needs of a partition. No method waits for a disk.

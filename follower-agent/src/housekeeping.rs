@@ -1,0 +1,36 @@
+//! What happens by the clock: checkpoints while they move, and loops that died are started anew.
+//!
+//! What must hold: a pass works on one partition after the other on the blocking pool, so it costs one thread however many
+//! partitions there are; a pass that takes longer than its interval delays the next.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater_serving::Registry;
+use highwater_serving::volume::on_disk;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use crate::Fetchers;
+use crate::partition::FollowedPartition;
+
+/// Writes checkpoints each `interval`, until told to stop.
+pub(crate) async fn run(
+    registry: Arc<Registry<FollowedPartition>>,
+    fetchers: Arc<Fetchers>,
+    interval: Duration,
+    stop: CancellationToken,
+) {
+    let mut ticks = tokio::time::interval(interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = ticks.tick() => {
+                fetchers.revive();
+                let partitions = registry.online();
+                on_disk(move || partitions.iter().for_each(|partition| partition.write_checkpoint())).await;
+            }
+        }
+    }
+}

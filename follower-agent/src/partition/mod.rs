@@ -1,0 +1,331 @@
+//! A partition that this node follows: its replica, the queues of its disk work, and what the loops and the readers see.
+//!
+//! What must hold: work on the log runs in the order in which it was decided, on the blocking pool, beside the fetch loop;
+//! flushes run beside the work. After every call into the replica its step is absorbed, by whoever called: consumers are
+//! woken, new work is queued behind what is there, and the loop is told. Deliberately absent: decisions, which are the
+//! core's, and the log, which is the replica's.
+
+mod queues;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use highwater_log::{LogRead, OsStorage, ReadError, ReadLimits, TimestampHit};
+use highwater_node::Clocks;
+use highwater_protocol::delayed_fetch::Probe;
+use highwater_protocol::fetch::{FetchPartition, Fetched, ReadPlan, Requester};
+use highwater_protocol::follower::{
+    FetchAsk, FetchIntent, FetchPosition, LeaderOffsets, PartitionFetchState,
+};
+use highwater_replica::{AskOffsets, FollowerReplica, FollowerStep, FollowerWork, Now};
+use highwater_serving::volume::on_disk;
+use highwater_serving::{FetchPurgatory, HostedReplica, ReplicaFacts};
+use highwater_types::{
+    Durability, ErrorCode, MonotonicTime, Offset, PartitionRecord, ReplicationError,
+    TopicIdPartition, TopicName, TopicRecord, WallTime,
+};
+use parking_lot::Mutex;
+
+use self::queues::{FlushQueue, WorkQueue};
+use crate::fetcher::{Applied, Followed, ReadySet};
+
+/// How many answers of one partition may wait for their append, whatever their size.
+const QUEUED_ANSWERS_MAX: usize = 64;
+
+/// How often a closing partition looks whether somebody still reads from it.
+const READERS_CHECK: Duration = Duration::from_millis(5);
+
+/// What every partition of the program shares.
+#[derive(Debug)]
+pub(crate) struct PartitionContext {
+    pub(crate) clocks: Clocks,
+    pub(crate) purgatory: Arc<FetchPurgatory>,
+}
+
+impl PartitionContext {
+    pub(crate) fn now(&self) -> Now {
+        Now { monotonic: self.clocks.monotonic.now(), wall: self.clocks.wall_now() }
+    }
+}
+
+/// A partition that this node follows.
+#[derive(Debug)]
+pub(crate) struct FollowedPartition {
+    topic: Arc<TopicRecord>,
+    replica: FollowerReplica<OsStorage>,
+    context: Arc<PartitionContext>,
+    work: WorkQueue,
+    flushes: FlushQueue,
+    /// Answers that wait for their append, or are being appended.
+    queued_answers: AtomicUsize,
+    /// The newest record that names a leader; taken by the work that adopts it.
+    leadership: Mutex<Option<Arc<PartitionRecord>>>,
+    ready: Mutex<Option<Arc<ReadySet>>>,
+    /// What the leader was last asked.
+    question: Mutex<Option<AskOffsets>>,
+    /// Why it waits or has failed, as it was last logged.
+    trouble: Mutex<Option<String>>,
+}
+
+impl FollowedPartition {
+    /// Hosts a replica that began to follow.
+    pub(crate) fn new(
+        topic: Arc<TopicRecord>,
+        replica: FollowerReplica<OsStorage>,
+        context: Arc<PartitionContext>,
+    ) -> Arc<Self> {
+        let name = format!("{}-{}", topic.name, replica.id().partition);
+        Arc::new_cyclic(|this: &Weak<Self>| Self {
+            topic,
+            replica,
+            context,
+            work: WorkQueue::new(&name, Weak::clone(this)),
+            flushes: FlushQueue::new(&name, Weak::clone(this)),
+            queued_answers: AtomicUsize::new(0),
+            leadership: Mutex::new(None),
+            ready: Mutex::new(None),
+            question: Mutex::new(None),
+            trouble: Mutex::new(None),
+        })
+    }
+
+    /// The replica, for what no method here covers.
+    pub(crate) const fn replica(&self) -> &FollowerReplica<OsStorage> {
+        &self.replica
+    }
+
+    /// The partition's name, for people.
+    pub(crate) fn name(&self) -> String {
+        format!("{}-{}", self.topic.name, self.replica.id().partition)
+    }
+
+    fn is_fsync(&self) -> bool {
+        self.topic.properties.durability == Durability::Fsync
+    }
+
+    /// A record names a leader. The epoch already held changes nothing (S4).
+    pub(crate) fn on_record(&self, record: &Arc<PartitionRecord>) {
+        let held = self.replica.inspect(|core| core.leader_epoch());
+        if record.leader_epoch.is_none_or(|epoch| epoch <= held) {
+            return;
+        }
+        let replaced = self.leadership.lock().replace(Arc::clone(record));
+        // A record that still waited has its work in the queue already.
+        if replaced.is_none() {
+            self.work.push(queues::Work::AdoptLeadership);
+        }
+    }
+
+    /// Writes what moved since the last time; under `page-cache` also flushes segments that were closed. *Blocks.*
+    pub(crate) fn write_checkpoint(&self) {
+        let log = self.replica.log();
+        if !self.is_fsync() && log.snapshot().active_segment > log.flushed() {
+            self.flushes.request();
+        }
+        if let Err(error) = self.replica.write_checkpoint() {
+            tracing::warn!(partition = %self.name(), %error, "could not write the checkpoint");
+        }
+    }
+
+    /// Lets accepted work finish, flushes, marks the log clean and frees its lock. No loop has the partition any more, and
+    /// nobody new finds it. Answers that still read get `patience` in all to be done (design.md 6.6).
+    pub(crate) async fn close(self: Arc<Self>, patience: Duration) {
+        let finish = async {
+            self.work.close().await;
+            self.flushes.close().await;
+            while Arc::strong_count(&self) > 1 {
+                tokio::time::sleep(READERS_CHECK).await;
+            }
+        };
+        if tokio::time::timeout(patience, finish).await.is_err() {
+            tracing::warn!(partition = %self.name(), "closing the log although somebody still uses it");
+        }
+        let name = self.name();
+        if let Err(error) = on_disk(move || self.replica.close()).await {
+            tracing::warn!(partition = %name, %error, "could not close the log cleanly");
+        }
+    }
+
+    // === steps ===
+
+    /// Does what a call into the replica asks for.
+    fn absorb(&self, step: FollowerStep) {
+        let FollowerStep { work, high_watermark, .. } = step;
+        for work in work {
+            if matches!(work, FollowerWork::Append(_)) {
+                self.queued_answers.fetch_add(1, Ordering::AcqRel);
+            }
+            self.work.push(queues::Work::OnLog(work));
+        }
+        if high_watermark.is_some() {
+            self.context.purgatory.wake(self.replica.id());
+        }
+        self.note_trouble();
+    }
+
+    /// Work ended outside of the loop.
+    fn tell_loop(&self) {
+        if let Some(ready) = &*self.ready.lock() {
+            ready.tell(self.replica.id());
+        }
+    }
+
+    /// Logs why the partition waits or has failed, once per reason.
+    fn note_trouble(&self) {
+        let (reason, has_failed) = match self.replica.state(self.context.clocks.monotonic.now()) {
+            PartitionFetchState::Delayed { reason, .. } => (reason.to_string(), false),
+            PartitionFetchState::Failed { reason, .. } => (reason.to_string(), true),
+            PartitionFetchState::Truncating | PartitionFetchState::Fetching => return,
+        };
+        let mut trouble = self.trouble.lock();
+        if trouble.as_ref() == Some(&reason) {
+            return;
+        }
+        if has_failed {
+            tracing::error!(partition = %self.name(), reason, "failed");
+        } else {
+            tracing::warn!(partition = %self.name(), reason, "delayed");
+        }
+        *trouble = Some(reason);
+    }
+}
+
+impl Followed for FollowedPartition {
+    type Question = AskOffsets;
+
+    fn id(&self) -> TopicIdPartition {
+        self.replica.id()
+    }
+
+    fn largest_batch(&self) -> u32 {
+        self.topic.properties.max_message_bytes
+    }
+
+    fn intent(&self, now: MonotonicTime) -> FetchIntent {
+        match self.replica.intent(now) {
+            // Many small answers are as slow to append as a few large ones.
+            FetchIntent::Ask(ask) if self.queued_answers.load(Ordering::Acquire) >= QUEUED_ANSWERS_MAX => {
+                FetchIntent::Ask(FetchAsk { paused: true, max_bytes: 0, ..ask })
+            }
+            intent @ (FetchIntent::Ask(_) | FetchIntent::NotBefore(_) | FetchIntent::Not) => intent,
+        }
+    }
+
+    fn on_sent(&self, ask: &FetchAsk) {
+        self.replica.on_sent(ask);
+    }
+
+    fn owes_acknowledgement(&self) -> bool {
+        self.replica.owes_acknowledgement()
+    }
+
+    fn has_more_to_fetch(&self) -> bool {
+        self.replica.inspect(|core| core.leader_log_end().is_none_or(|end| end > core.fetch_offset()))
+    }
+
+    fn on_answer(
+        &self,
+        sent: &FetchPosition,
+        outcome: Result<Fetched, ReplicationError>,
+        now: MonotonicTime,
+    ) -> Applied<AskOffsets> {
+        let step = self.replica.on_answer(sent, outcome.as_ref(), now);
+        let applied = match step.ask_offsets {
+            Some(question) => {
+                *self.question.lock() = Some(question);
+                Applied::AskOffsets(question, question.leader_epoch)
+            }
+            None if step.progress => Applied::Records,
+            None => Applied::Nothing,
+        };
+        if step.progress && self.trouble.lock().take().is_some() {
+            tracing::info!(partition = %self.name(), "fetches again");
+        }
+        self.absorb(step);
+        applied
+    }
+
+    fn on_leader_offsets(
+        &self,
+        question: AskOffsets,
+        range: Result<LeaderOffsets, ErrorCode>,
+        now: MonotonicTime,
+    ) {
+        let step = self.replica.on_leader_offsets(question, range, now);
+        self.absorb(step);
+    }
+
+    fn on_tick(&self, now: MonotonicTime) {
+        let step = self.replica.on_tick(now);
+        self.absorb(step);
+    }
+
+    fn next_deadline(&self) -> Option<MonotonicTime> {
+        self.replica.next_deadline()
+    }
+
+    fn attach(&self, ready: Option<Arc<ReadySet>>) {
+        *self.ready.lock() = ready;
+        // A loop that is left takes its questions with it: the next one asks again.
+        if let Some(question) = self.question.lock().take() {
+            let now = self.context.clocks.monotonic.now();
+            self.on_leader_offsets(question, Err(ErrorCode::LeaderNotAvailable), now);
+        }
+    }
+}
+
+impl HostedReplica for FollowedPartition {
+    fn id(&self) -> TopicIdPartition {
+        self.replica.id()
+    }
+
+    fn topic(&self) -> &TopicName {
+        &self.topic.name
+    }
+
+    fn facts(&self) -> Result<ReplicaFacts, ReplicationError> {
+        let facts = self.replica.facts();
+        Ok(ReplicaFacts {
+            leader_epoch: facts.leader_epoch,
+            is_leader: false,
+            high_watermark: facts.high_watermark,
+            log_start: facts.positions.log_start,
+            log_end: facts.positions.log_end,
+            epochs: facts.epochs,
+        })
+    }
+
+    fn on_fetch(
+        &self,
+        requester: Requester,
+        request: &FetchPartition,
+        _: MonotonicTime,
+    ) -> Result<ReadPlan, ReplicationError> {
+        self.replica.plan(requester, request)
+    }
+
+    fn plan(&self, requester: Requester, request: &FetchPartition) -> Result<ReadPlan, ReplicationError> {
+        self.replica.plan(requester, request)
+    }
+
+    fn probe(&self, requester: Requester, request: &FetchPartition) -> Probe {
+        self.replica.probe(requester, request)
+    }
+
+    fn appended_at(&self, _: Offset) -> Option<MonotonicTime> {
+        None
+    }
+
+    fn read(&self, from: Offset, limits: ReadLimits) -> Result<LogRead, ReadError> {
+        self.replica.read(from, limits)
+    }
+
+    fn offset_for_timestamp(
+        &self,
+        timestamp: WallTime,
+        upper: Offset,
+    ) -> Result<Option<TimestampHit>, ReadError> {
+        self.replica.offset_for_timestamp(timestamp, upper)
+    }
+}

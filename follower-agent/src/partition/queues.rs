@@ -1,0 +1,155 @@
+//! The disk work of one partition, in order, and its flushes beside it.
+//!
+//! What must hold: work runs one after the other on the blocking pool; under `fsync` each batch of work is followed by a
+//! request to flush, and a flush that starts later than an append covers it, so one flush serves many (group commit)
+//! while the next append runs; the loop is told after each. Both queues are bounded: appends by the loop, which pauses the
+//! partition before there is no room, everything else by being queued once at a time.
+
+use std::sync::Weak;
+use std::sync::atomic::Ordering;
+
+use highwater_node::{PushError, SerialQueue};
+use highwater_protocol::follower::PartitionFetchState;
+use highwater_replica::FollowerWork;
+
+use super::{FollowedPartition, QUEUED_ANSWERS_MAX};
+
+/// Work that runs without a break, at most.
+const BATCH_MAX: usize = 16;
+
+/// Room for what is not an append, and for the answers that were under way when the partition paused.
+const SPARE: usize = 64;
+
+/// A flush that runs, and one that covers everything appended meanwhile.
+const FLUSHES: usize = 2;
+
+/// Something to do in order.
+#[derive(Debug)]
+pub(super) enum Work {
+    /// What the core asks for.
+    OnLog(FollowerWork),
+    /// A record names a new leadership.
+    AdoptLeadership,
+}
+
+/// The queue of work on the log.
+#[derive(Debug)]
+pub(super) struct WorkQueue(SerialQueue<Work>);
+
+impl WorkQueue {
+    pub(super) fn new(name: &str, partition: Weak<FollowedPartition>) -> Self {
+        let capacity = QUEUED_ANSWERS_MAX + SPARE;
+        Self(SerialQueue::new(format!("work {name}"), capacity, BATCH_MAX, move |work| {
+            if let Some(partition) = partition.upgrade() {
+                partition.run_work(work);
+            }
+        }))
+    }
+
+    pub(super) fn push(&self, work: Work) {
+        match self.0.try_push(work) {
+            Ok(()) => {}
+            Err(PushError::Full(work)) => {
+                debug_assert!(false, "the partition pauses before the queue is full");
+                tracing::error!(?work, "the queue of a partition's work is full");
+            }
+            // Being closed, or a job panicked: nothing of this partition is acknowledged any more.
+            Err(PushError::Closed(_)) => {}
+        }
+    }
+
+    /// Lets what was accepted run, and accepts nothing more.
+    pub(super) async fn close(&self) {
+        self.0.close().await;
+    }
+
+    /// Whether work panicked; the queue is closed then.
+    pub(super) fn has_panicked(&self) -> bool {
+        self.0.has_panicked()
+    }
+}
+
+/// The queue of flushes.
+#[derive(Debug)]
+pub(super) struct FlushQueue(SerialQueue<()>);
+
+impl FlushQueue {
+    pub(super) fn new(name: &str, partition: Weak<FollowedPartition>) -> Self {
+        Self(SerialQueue::new(format!("flush {name}"), FLUSHES, FLUSHES, move |_| {
+            if let Some(partition) = partition.upgrade() {
+                partition.run_flush();
+            }
+        }))
+    }
+
+    /// Asks for a flush of what is appended by now. When there is no room, one is waiting that has not begun.
+    pub(super) fn request(&self) {
+        match self.0.try_push(()) {
+            Ok(()) | Err(PushError::Full(()) | PushError::Closed(())) => {}
+        }
+    }
+
+    pub(super) async fn close(&self) {
+        self.0.close().await;
+    }
+
+    pub(super) fn has_panicked(&self) -> bool {
+        self.0.has_panicked()
+    }
+}
+
+impl FollowedPartition {
+    /// Whether disk work panicked: then this hosting of the partition is over, and the log has to be opened anew.
+    pub(crate) fn has_panicked(&self) -> bool {
+        self.work.has_panicked() || self.flushes.has_panicked()
+    }
+
+    /// *Blocks.*
+    fn run_work(&self, batch: Vec<Work>) {
+        for work in batch {
+            let now = self.context.now();
+            let step = match work {
+                Work::OnLog(work) => {
+                    let step = self.replica.execute(&work, now);
+                    if matches!(work, FollowerWork::Append(_)) {
+                        self.queued_answers.fetch_sub(1, Ordering::AcqRel);
+                    }
+                    step
+                }
+                Work::AdoptLeadership => {
+                    let Some(record) = self.leadership.lock().take() else { continue };
+                    let (Some(leader), Some(epoch)) = (record.leader, record.leader_epoch) else { continue };
+                    let (was_news, step) = self.replica.on_leader(leader, epoch, record.partition_epoch, now);
+                    if was_news {
+                        tracing::info!(partition = %self.name(), %leader, %epoch, "follows a new leadership");
+                        // Whoever waits on the old leadership learns of the new one.
+                        self.context.purgatory.wake(self.replica.id());
+                    }
+                    step
+                }
+            };
+            self.absorb(step);
+        }
+        self.flush_if_needed();
+        self.tell_loop();
+    }
+
+    /// *Blocks.*
+    fn run_flush(&self) {
+        let step = self.replica.flush(self.context.clocks.monotonic.now());
+        self.absorb(step);
+        // What was appended meanwhile, or a truncation that overtook the flush.
+        self.flush_if_needed();
+        self.tell_loop();
+    }
+
+    fn flush_if_needed(&self) {
+        let has_failed = matches!(
+            self.replica.state(self.context.clocks.monotonic.now()),
+            PartitionFetchState::Failed { .. }
+        );
+        if self.is_fsync() && !has_failed && self.replica.needs_flush() {
+            self.flushes.request();
+        }
+    }
+}

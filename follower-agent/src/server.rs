@@ -1,0 +1,188 @@
+//! The three services as an agent offers them: reads up to its own high watermark, the cluster as it knows it, and its
+//! fetch loops. What needs the leader is answered with who that is (design.md 3).
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use highwater_coordination::ClusterView;
+use highwater_node::Clocks;
+use highwater_node::grpc::Deadline;
+use highwater_proto::v1;
+use highwater_proto::v1::cluster_service_server::ClusterService;
+use highwater_proto::v1::log_service_server::LogService;
+use highwater_proto::v1::replication_service_server::ReplicationService;
+use highwater_serving::describe::ClusterDescriber;
+use highwater_serving::fetch::{Fetch, LongPoll, Read};
+use highwater_serving::offsets::{list_offsets, offsets_for_leader_epoch};
+use highwater_serving::read_records::read_records;
+use highwater_serving::registry::{leader_hint, resolve_partition, resolve_topic};
+use highwater_serving::{PartitionHost, Registry};
+use highwater_types::{
+    ErrorCode, LeaderEpoch, LeaderHint, PartitionIndex, Program, ReplicationError,
+};
+use highwater_wire::fetch::TopicRef;
+use highwater_wire::{Caller, admin, offsets, produce, status};
+use tonic::{Request, Response, Status};
+use tower::ServiceExt as _;
+
+use crate::Fetchers;
+use crate::describe::describe;
+use crate::partition::FollowedPartition;
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// What the services share.
+#[derive(Clone, Debug)]
+pub(crate) struct Api {
+    pub(crate) clocks: Clocks,
+    pub(crate) host: Arc<Registry<FollowedPartition>>,
+    pub(crate) fetches: LongPoll<Read>,
+    pub(crate) describer: ClusterDescriber,
+    /// Set once the node has joined its cluster.
+    pub(crate) fetchers: Arc<OnceLock<Arc<Fetchers>>>,
+}
+
+fn caller_of<T>(request: &Request<T>) -> Result<Caller, Status> {
+    Ok(Caller::decode(request.metadata())?)
+}
+
+fn deadline_of<T>(request: &Request<T>) -> Option<Deadline> {
+    request.extensions().get::<Deadline>().copied()
+}
+
+/// The answer to what only a leader can do: FAILED_PRECONDITION with who leads, as far as that is one node.
+fn leader_needed(view: &ClusterView, about: Option<(&TopicRef, PartitionIndex)>) -> Status {
+    let hint = about.and_then(|(topic, partition)| {
+        let topic = resolve_topic(view, topic).ok()?;
+        leader_hint(view, resolve_partition(view, topic, partition).ok()?)
+    });
+    let what = "this is a follower-agent; ask the partition's leader";
+    status::from_error(&ReplicationError::new(ErrorCode::NotLeaderOrFollower, what).with_leader(hint))
+}
+
+/// The answer to a change of the cluster: any leader-svc can make it.
+fn leader_svc_needed(view: &ClusterView) -> Status {
+    let named = view.nodes().find_map(|node| Some((node.node, node.endpoint(Program::LeaderSvc)?.clone())));
+    let hint = named.map(|(node, endpoint)| LeaderHint {
+        leader: Some(node),
+        epoch: LeaderEpoch::FIRST,
+        endpoint: Some(endpoint),
+    });
+    let what = "this is a follower-agent; ask a leader-svc";
+    status::from_error(&ReplicationError::new(ErrorCode::NotLeaderOrFollower, what).with_leader(hint))
+}
+
+#[tonic::async_trait]
+impl LogService for Api {
+    async fn fetch(&self, request: Request<v1::FetchRequest>) -> Answer<v1::FetchResponse> {
+        let received = self.clocks.monotonic.now();
+        let (caller, deadline) = (caller_of(&request)?, deadline_of(&request));
+        let request = highwater_wire::fetch::decode_request(&caller, request.into_inner())?;
+        if let (Some(asked), Some(own)) = (&request.cluster, self.host.view().cluster_id())
+            && asked != own
+        {
+            return Err(status::wrong_cluster(asked, own));
+        }
+        let fetch = Fetch { request, received, deadline };
+        let Ok(fetched) = self.fetches.clone().oneshot(fetch).await;
+        Ok(Response::new(highwater_wire::fetch::encode_response(fetched.response)))
+    }
+
+    async fn produce(&self, request: Request<v1::ProduceRequest>) -> Answer<v1::ProduceResponse> {
+        let request = produce::decode_request(request.into_inner())?;
+        let first = request.partitions.first();
+        Err(leader_needed(&self.host.view(), first.map(|asked| (&asked.topic, asked.partition))))
+    }
+
+    async fn list_offsets(&self, request: Request<v1::ListOffsetsRequest>) -> Answer<v1::ListOffsetsResponse> {
+        let caller = caller_of(&request)?;
+        let request = offsets::decode_list_request(&caller, request.into_inner())?;
+        let host: Arc<dyn PartitionHost> = Arc::clone(&self.host) as _;
+        Ok(Response::new(offsets::encode_list_response(list_offsets(host, request).await)))
+    }
+
+    async fn offsets_for_leader_epoch(
+        &self,
+        request: Request<v1::OffsetsForLeaderEpochRequest>,
+    ) -> Answer<v1::OffsetsForLeaderEpochResponse> {
+        let caller = caller_of(&request)?;
+        let request = offsets::decode_epoch_request(&caller, request.into_inner())?;
+        Ok(Response::new(offsets::encode_epoch_response(offsets_for_leader_epoch(&*self.host, request))))
+    }
+}
+
+#[tonic::async_trait]
+impl ClusterService for Api {
+    async fn describe_cluster(
+        &self,
+        request: Request<v1::DescribeClusterRequest>,
+    ) -> Answer<v1::DescribeClusterResponse> {
+        let deadline = deadline_of(&request);
+        let request = request.into_inner();
+        let wait = Duration::from_millis(request.max_wait_ms.unwrap_or(0).into());
+        let described = self.describer.describe_cluster(request.known_version, wait, deadline).await;
+        Ok(Response::new(described.map_err(|e| status::from_error(&e))?))
+    }
+
+    async fn describe_topics(
+        &self,
+        request: Request<v1::DescribeTopicsRequest>,
+    ) -> Answer<v1::DescribeTopicsResponse> {
+        let asked = admin::decode_selection(&request.into_inner().topics)?;
+        Ok(Response::new(self.describer.describe_topics(&asked)))
+    }
+
+    async fn create_topic(&self, request: Request<v1::CreateTopicRequest>) -> Answer<v1::CreateTopicResponse> {
+        admin::decode_create(&request.into_inner())?;
+        Err(leader_svc_needed(&self.host.view()))
+    }
+
+    async fn adopt_topic(&self, request: Request<v1::AdoptTopicRequest>) -> Answer<v1::AdoptTopicResponse> {
+        admin::decode_adopt(&request.into_inner())?;
+        Err(leader_svc_needed(&self.host.view()))
+    }
+
+    async fn delete_topic(&self, request: Request<v1::DeleteTopicRequest>) -> Answer<v1::DeleteTopicResponse> {
+        admin::decode_delete(&request.into_inner())?;
+        Err(leader_svc_needed(&self.host.view()))
+    }
+
+    async fn register_agent(
+        &self,
+        request: Request<v1::RegisterAgentRequest>,
+    ) -> Answer<v1::RegisterAgentResponse> {
+        let caller = caller_of(&request)?;
+        admin::decode_register(&caller, &request.into_inner())?;
+        Err(leader_svc_needed(&self.host.view()))
+    }
+}
+
+#[tonic::async_trait]
+impl ReplicationService for Api {
+    async fn describe_replication(
+        &self,
+        request: Request<v1::DescribeReplicationRequest>,
+    ) -> Answer<v1::DescribeReplicationResponse> {
+        admin::decode_selection(&request.into_inner().topics)?;
+        // This program leads nothing.
+        Ok(Response::new(v1::DescribeReplicationResponse {
+            node_id: Some(self.host.node().get()),
+            partitions: Vec::new(),
+        }))
+    }
+
+    async fn describe_fetchers(
+        &self,
+        _: Request<v1::DescribeFetchersRequest>,
+    ) -> Answer<v1::DescribeFetchersResponse> {
+        let fetchers = self.fetchers.get().map(|fetchers| &**fetchers);
+        Ok(Response::new(describe(&self.host, fetchers, self.clocks.monotonic.now())))
+    }
+
+    async fn read_records(&self, request: Request<v1::ReadRecordsRequest>) -> Answer<v1::ReadRecordsResponse> {
+        let wanted = highwater_wire::read_records::decode_request(&request.into_inner())?;
+        let host: Arc<dyn PartitionHost> = Arc::clone(&self.host) as _;
+        let read = read_records(host, wanted).await.map_err(|e| status::from_error(&e))?;
+        Ok(Response::new(highwater_wire::read_records::encode_response(read)))
+    }
+}

@@ -1,0 +1,360 @@
+//! The program put together, from its configuration to its end; used by `main` and by tests.
+//!
+//! What must hold: it starts without any leader in reach, and answers health checks meanwhile (cases.md K); it fetches
+//! nothing before it is a member of its cluster and its volume is known to be its own. At a stop it fetches no more, parked
+//! calls end at once, appends that were accepted finish, then every log is flushed, marked clean and closed, all within the
+//! process's bound.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use highwater_client::transport::TransportOptions;
+use highwater_client::{Backoff, ClientError, LeaderView, LeaderViewConfig};
+use highwater_coordination::{
+    Coordination, CoordinationError, FileCoordination, FileOptions, Membership, RotationError, register_endpoint,
+};
+use highwater_node::Clocks;
+use highwater_node::config::{CommonSettings, CoordinationTarget, advertised_endpoint};
+use highwater_node::grpc::{GrpcServer, Health, Listener, ServeError};
+use highwater_proto::v1::cluster_service_server::ClusterServiceServer;
+use highwater_proto::v1::log_service_server::LogServiceServer;
+use highwater_proto::v1::replication_service_server::ReplicationServiceServer;
+use highwater_protocol::follower::BackoffConfig;
+use highwater_serving::describe::ClusterDescriber;
+use highwater_serving::fetch::{LongPollLayer, Read, ReadBounds};
+use highwater_serving::volume::VolumeError;
+use highwater_serving::{FetchPurgatory, PartitionHost, Registry, Volume};
+use highwater_types::{Endpoint, Program};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tower::Layer as _;
+
+use crate::config::AgentSettings;
+use crate::fetcher::FetchSettings;
+use crate::leader_endpoint::CallOptions;
+use crate::partition::{FollowedPartition, PartitionContext};
+use crate::replica_manager::{ReplicaManager, Shared};
+use crate::server::Api;
+use crate::{Fetchers, housekeeping};
+
+/// The longest wait that a consumer's fetch gets, whatever it asks for.
+const MAX_CONSUMER_WAIT: Duration = Duration::from_secs(60);
+
+/// The longest pause between two attempts to join the cluster: whoever waits for a leader's name to resolve goes on soon
+/// after it does (cases.md K).
+const JOIN_PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// Everything that the program is told.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// What both programs have.
+    pub common: CommonSettings,
+    /// Its own.
+    pub own: AgentSettings,
+}
+
+/// Why the program did not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The settings contradict each other.
+    #[error("{0}")]
+    Config(String),
+    /// The coordination store cannot be used.
+    #[error("join the cluster: {0}")]
+    Coordination(#[from] CoordinationError),
+    /// The addresses of leaders cannot be used.
+    #[error("join the cluster: {0}")]
+    Leaders(#[from] ClientError),
+    /// The data directory cannot be used.
+    #[error("use the data directory: {0}")]
+    Volume(#[from] VolumeError),
+    /// The server cannot start, or failed.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+}
+
+/// The program, ready to serve.
+#[derive(Debug)]
+pub struct Agent {
+    server: GrpcServer,
+    listener: Listener,
+    parts: Parts,
+}
+
+/// Puts the services together. Nothing is served yet, and no leader has to be in reach.
+///
+/// # Errors
+/// [`AgentError`].
+pub async fn build(config: Config, listener: Listener) -> Result<Agent, AgentError> {
+    crate::config::check(&config.common, &config.own).map_err(AgentError::Config)?;
+    let coordination = open_store(&config).await?;
+    let endpoint = advertised_endpoint(config.common.advertise.as_ref(), listener.address());
+    let parts = Parts::new(config, coordination, endpoint);
+    let server = parts.server().await?;
+    Ok(Agent { server, listener, parts })
+}
+
+async fn open_store(config: &Config) -> Result<Arc<dyn Coordination>, AgentError> {
+    match &config.common.coordination {
+        CoordinationTarget::File(directory) => {
+            Ok(Arc::new(FileCoordination::open(directory, FileOptions::default()).await?))
+        }
+        CoordinationTarget::Leader(addresses) => {
+            let view = LeaderViewConfig {
+                transport: transport(&config.own),
+                ..LeaderViewConfig::new(addresses.clone(), config.common.node_id)
+            };
+            Ok(Arc::new(LeaderView::start(view)?))
+        }
+    }
+}
+
+fn transport(own: &AgentSettings) -> TransportOptions {
+    let stream_window = own.socket_receive_buffer.as_u32();
+    TransportOptions {
+        connect_timeout: own.connect_timeout,
+        keepalive_interval: own.keepalive_interval,
+        keepalive_timeout: own.keepalive_timeout,
+        stream_window,
+        connection_window: stream_window.saturating_mul(2).min(WINDOW_MAX),
+    }
+}
+
+/// HTTP/2 allows no larger window.
+const WINDOW_MAX: u32 = (1 << 31) - 1;
+
+const fn backoff(own: &AgentSettings) -> BackoffConfig {
+    BackoffConfig { first: own.backoff, max: own.backoff_max, max_attempts: own.retries_max.get() }
+}
+
+/// What the services and the tasks of the program share.
+#[derive(Debug)]
+struct Parts {
+    config: Config,
+    /// Where this program is reached.
+    endpoint: Endpoint,
+    coordination: Arc<dyn Coordination>,
+    clocks: Clocks,
+    membership: Arc<Membership>,
+    registry: Arc<Registry<FollowedPartition>>,
+    purgatory: Arc<FetchPurgatory>,
+    /// Set once the node has joined its cluster.
+    fetchers: Arc<OnceLock<Arc<Fetchers>>>,
+    /// Ends parked calls, and all fetching.
+    draining: CancellationToken,
+    /// Ends what is behind the calls, once they are answered.
+    closing: CancellationToken,
+}
+
+impl Parts {
+    fn new(config: Config, coordination: Arc<dyn Coordination>, endpoint: Endpoint) -> Self {
+        let (node, clocks) = (config.common.node_id, Clocks::system());
+        let membership = Membership::new(
+            Arc::clone(&coordination),
+            node,
+            Program::FollowerAgent,
+            config.own.session_timeout,
+        );
+        Self {
+            registry: Arc::new(Registry::new(node, coordination.view())),
+            purgatory: Arc::new(FetchPurgatory::new(clocks.monotonic)),
+            membership: Arc::new(membership),
+            fetchers: Arc::default(),
+            draining: CancellationToken::new(),
+            closing: CancellationToken::new(),
+            config,
+            endpoint,
+            coordination,
+            clocks,
+        }
+    }
+
+    async fn server(&self) -> Result<GrpcServer, ServeError> {
+        let api = self.api();
+        let server = GrpcServer::new(&[highwater_proto::FILE_DESCRIPTOR_SET]).await?;
+        Ok(server
+            .add_service(LogServiceServer::new(api.clone()))
+            .await
+            .add_service(ClusterServiceServer::new(api.clone()))
+            .await
+            .add_service(ReplicationServiceServer::new(api))
+            .await)
+    }
+
+    fn api(&self) -> Api {
+        let own = &self.config.own;
+        let bounds = ReadBounds {
+            answer_bytes: own.consumer_fetch_max_bytes.as_u32(),
+            concurrent_reads: to_usize(own.io_threads.get()),
+        };
+        let host: Arc<dyn PartitionHost> = Arc::clone(&self.registry) as _;
+        let clock = self.clocks.monotonic;
+        let long_poll = LongPollLayer::new(host, Arc::clone(&self.purgatory), clock, MAX_CONSUMER_WAIT);
+        Api {
+            clocks: self.clocks.clone(),
+            host: Arc::clone(&self.registry),
+            fetches: long_poll.layer(Read::new(clock, bounds)),
+            describer: ClusterDescriber::new(
+                self.registry.node(),
+                Program::FollowerAgent,
+                self.coordination.view(),
+                Arc::clone(&self.membership),
+                clock,
+                self.draining.clone(),
+            ),
+            fetchers: Arc::clone(&self.fetchers),
+        }
+    }
+}
+
+impl Agent {
+    /// Where it listens.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.listener.address()
+    }
+
+    /// Serves and follows until `stop`, then ends in order.
+    ///
+    /// # Errors
+    /// [`AgentError::Serve`] when the transport failed, [`AgentError::Volume`] when the data directory is not this node's.
+    pub async fn run(self, stop: CancellationToken) -> Result<(), AgentError> {
+        let Self { server, listener, parts } = self;
+        tracing::info!(address = %listener.address(), node = parts.config.common.node_id.get(), "serving");
+        let health = server.health();
+        // Ends the server when following turns out to be impossible, too.
+        let ending = stop.child_token();
+        let serving = async {
+            let served = server.serve(listener, ending.clone()).await;
+            parts.purgatory.drain();
+            parts.closing.cancel();
+            served.map_err(AgentError::from)
+        };
+        let following = async {
+            let followed = parts.follow(&health, ending.clone()).await;
+            ending.cancel();
+            followed
+        };
+        let draining = async {
+            ending.cancelled().await;
+            parts.purgatory.drain();
+            parts.draining.cancel();
+        };
+        let (served, followed, ()) = tokio::join!(serving, following, draining);
+        tracing::info!("stopped");
+        followed.and(served)
+    }
+}
+
+impl Parts {
+    /// Joins the cluster, then follows until told to stop; ends when every log is closed.
+    async fn follow(&self, health: &Health, stop: CancellationToken) -> Result<(), AgentError> {
+        let volume = tokio::select! {
+            joined = self.join() => joined?,
+            () = stop.cancelled() => return Ok(()),
+        };
+        let fetchers = Arc::clone(self.fetchers.get_or_init(|| Arc::new(self.fetchers(&volume))));
+        let manager = ReplicaManager::new(Arc::new(self.shared(volume, Arc::clone(&fetchers))));
+        health.set_serving(true).await;
+        let checkpoints = housekeeping::run(
+            Arc::clone(&self.registry),
+            Arc::clone(&fetchers),
+            self.config.own.checkpoint_interval,
+            self.closing.clone(),
+        );
+        let fetching = async {
+            stop.cancelled().await;
+            fetchers.shut_down().await;
+        };
+        tokio::join!(manager.run(self.coordination.view()), checkpoints, fetching, self.keep_alive());
+        Ok(())
+    }
+
+    async fn keep_alive(&self) {
+        tokio::select! {
+            never = self.membership.keep_alive(|| self.clocks.monotonic.now()) => match never {},
+            () = self.closing.cancelled() => {}
+        }
+    }
+
+    /// Takes the volume into use and registers, however long no leader and no store is in reach.
+    async fn join(&self) -> Result<Volume, AgentError> {
+        let common = &self.config.common;
+        let mut pause = Backoff::default();
+        let mut view = self.coordination.view();
+        loop {
+            let failed = match self.try_join(common).await {
+                Ok(volume) => return Ok(volume),
+                Err(failed) if can_pass(&failed) => failed,
+                Err(failed) => return Err(failed),
+            };
+            tracing::warn!(error = %failed, "could not join the cluster; trying on");
+            let pause = pause.after_failure(None).min(JOIN_PAUSE_MAX);
+            // News of the cluster end the pause. The store's handle lives as long as the program.
+            drop(tokio::time::timeout(pause, view.changed()).await);
+        }
+    }
+
+    async fn try_join(&self, common: &CommonSettings) -> Result<Volume, AgentError> {
+        let volume = Volume::claim(&common.data_dir, common.node_id, &*self.coordination).await?;
+        register_endpoint(&*self.coordination, common.node_id, Program::FollowerAgent, &self.endpoint).await?;
+        self.membership.renew(|| self.clocks.monotonic.now()).await?;
+        Ok(volume)
+    }
+
+    fn fetchers(&self, volume: &Volume) -> Fetchers {
+        let own = &self.config.own;
+        let settings = FetchSettings {
+            node: self.config.common.node_id,
+            cluster: volume.cluster_id.clone(),
+            wait_max: own.fetch_wait_max,
+            min_bytes: own.fetch_min_bytes.as_u32(),
+            response_max_bytes: own.response_max_bytes.as_u32(),
+            batch_max_bytes: own.batch_max_bytes.as_u32(),
+            backoff: backoff(own),
+        };
+        let calls = CallOptions {
+            node: self.config.common.node_id,
+            timeout: own.socket_timeout,
+            transport: transport(own),
+        };
+        Fetchers::new(settings, own.num_replica_fetchers, self.clocks.monotonic, calls)
+    }
+
+    fn shared(&self, volume: Volume, fetchers: Arc<Fetchers>) -> Shared {
+        let own = &self.config.own;
+        let context =
+            PartitionContext { clocks: self.clocks.clone(), purgatory: Arc::clone(&self.purgatory) };
+        Shared {
+            node: self.config.common.node_id,
+            volume,
+            registry: Arc::clone(&self.registry),
+            fetchers,
+            context: Arc::new(context),
+            fetch_max_bytes: own.fetch_max_bytes.as_u32(),
+            read_ahead_bytes: own.read_ahead_bytes.0,
+            backoff: backoff(own),
+            opening: Semaphore::new(to_usize(own.recovery_threads.get())),
+            stop: self.closing.clone(),
+        }
+    }
+}
+
+/// Whether another attempt to join can succeed: the store or a leader comes into reach, or the node's other program lets
+/// go of the volume.
+const fn can_pass(error: &AgentError) -> bool {
+    let (AgentError::Coordination(store)
+    | AgentError::Volume(
+        VolumeError::Coordination(store) | VolumeError::Rotation(RotationError::Coordination(store)),
+    )) = error
+    else {
+        return matches!(error, AgentError::Volume(VolumeError::Held(_) | VolumeError::Rotation(RotationError::Overtaken)));
+    };
+    // A read-only view has no cluster id yet.
+    store.is_retryable() || matches!(store, CoordinationError::ReadOnly)
+}
+
+fn to_usize(count: u32) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
