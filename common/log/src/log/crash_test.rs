@@ -203,7 +203,8 @@ impl Run {
         let mut model = allowed.clone();
         model.batches.retain(|b| b.1 <= positions.log_end);
         (model.flushed, model.log_start) = (positions.log_end, positions.log_start);
-        model.epoch = log.epochs().latest().map_or(0, |latest| latest.epoch.get()).max(0);
+        // Epochs rise for ever, also when the log has forgotten the last one.
+        model.epoch = model.epoch.max(self.next.epoch).max(self.model.epoch);
         self.model = model.clone();
         self.next = model;
         log
