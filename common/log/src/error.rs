@@ -78,6 +78,10 @@ pub enum AppendError {
         /// The batch's own.
         found: Option<LeaderEpoch>,
     },
+    /// Acknowledged records at the end of this log are lost: a leader passes over them first
+    /// ([`crate::Log::pass_over_lost_tail`]), or it would give their offsets to others.
+    #[error("the offsets {0} were acknowledged and are lost here; they cannot be given out again")]
+    LostTail(OffsetRange),
     /// The offsets of this log are used up.
     #[error("no offsets are left after {0}")]
     OffsetsUsedUp(Offset),
@@ -91,6 +95,7 @@ impl AppendError {
             Self::Storage(_) | Self::Unusable(_) => ErrorCode::StorageError,
             Self::Batch { source, .. } => source.code(),
             Self::NotContiguous { .. } | Self::EpochFell { .. } => ErrorCode::CorruptMessage,
+            Self::LostTail(_) => ErrorCode::DataLoss,
             Self::OffsetsUsedUp(_) => ErrorCode::InvalidRequest,
         }
     }

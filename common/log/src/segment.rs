@@ -13,9 +13,9 @@ use highwater_types::{Offset, WallTime};
 use parking_lot::RwLock;
 
 use crate::index::{IndexedBatch, OffsetIndex, SegmentIndexes, TimeIndex};
-use crate::names;
 use crate::storage::{Access, Storage, StorageFile, StorageResult};
 use crate::walk::{BadBatch, Check, Walk, Walked};
+use crate::{IndexKind, names};
 
 /// The index interval where indexes are made from the log for a reader: Kafka's default. In bytes.
 const REBUILD_INTERVAL_BYTES: u32 = 4096;
@@ -53,6 +53,20 @@ pub(crate) struct Located {
     pub(crate) batch: Walked,
     /// Where the batch before it ends, when it was seen on the way.
     pub(crate) previous_end: Option<Offset>,
+}
+
+/// An index file that is of no use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BadIndex {
+    pub(crate) kind: IndexKind,
+    /// What is wrong with it.
+    pub(crate) reason: String,
+}
+
+impl BadIndex {
+    pub(crate) fn offset(reason: &str) -> Self {
+        Self { kind: IndexKind::Offset, reason: reason.to_owned() }
+    }
 }
 
 /// Why a look-up failed.
@@ -174,8 +188,8 @@ impl<S: Storage> Segment<S> {
             Some(loaded) => loaded,
             None => match self.read_indexes(len)? {
                 Ok(loaded) => loaded,
-                Err(reason) => {
-                    tracing::warn!(segment = %self.base, directory = %self.dir.display(), %reason, "index made again");
+                Err(bad) => {
+                    tracing::warn!(segment = %self.base, directory = %self.dir.display(), reason = %bad.reason, "index made again");
                     self.indexes_from_log(len, holes, REBUILD_INTERVAL_BYTES)?
                 }
             },
@@ -246,22 +260,23 @@ impl<S: Storage> Segment<S> {
         }
     }
 
-    /// Reads both index files; the inner error says why they are of no use.
-    pub(crate) fn read_indexes(&self, len: u64) -> StorageResult<Result<SegmentIndexes, String>> {
-        let read = |path: std::path::PathBuf| match self.storage.read_small(&path, INDEX_FILE_BYTES_MAX) {
+    /// Reads both index files; the inner error says which one is of no use, and why.
+    pub(crate) fn read_indexes(&self, len: u64) -> StorageResult<Result<SegmentIndexes, BadIndex>> {
+        let offsets = self.read_index_file(&names::offset_index_file(&self.dir, self.base))?;
+        let times = self.read_index_file(&names::time_index_file(&self.dir, self.base))?;
+        let bad = |kind| move |reason| BadIndex { kind, reason };
+        let offsets = offsets.and_then(|b| OffsetIndex::decode(&b, len)).map_err(bad(IndexKind::Offset));
+        let times = times.and_then(|b| TimeIndex::decode(&b)).map_err(bad(IndexKind::Time));
+        Ok(offsets.and_then(|offsets| Ok(SegmentIndexes::loaded(offsets, times?))))
+    }
+
+    fn read_index_file(&self, path: &Path) -> StorageResult<Result<Vec<u8>, String>> {
+        match self.storage.read_small(path, INDEX_FILE_BYTES_MAX) {
             Ok(bytes) => Ok(Ok(bytes)),
             Err(e) if e.is_not_found() => Ok(Err("missing".to_owned())),
             Err(e) if e.kind() == std::io::ErrorKind::FileTooLarge => Ok(Err(e.to_string())),
             Err(e) => Err(e),
-        };
-        let offsets =
-            read(names::offset_index_file(&self.dir, self.base))?.and_then(|b| OffsetIndex::decode(&b, len));
-        let times = read(names::time_index_file(&self.dir, self.base))?.and_then(|b| TimeIndex::decode(&b));
-        Ok(match (offsets, times) {
-            (Ok(offsets), Ok(times)) => Ok(SegmentIndexes::loaded(offsets, times)),
-            (Err(reason), _) => Err(format!("offset index: {reason}")),
-            (_, Err(reason)) => Err(format!("time index: {reason}")),
-        })
+        }
     }
 
     fn rebuild_indexes(&self, len: u64, holes: &[Range<u64>]) -> Result<(), LookupError> {

@@ -29,6 +29,9 @@ impl<S: Storage> Log<S> {
         let mut writer = self.writer.lock();
         self.usable()?;
         let view = self.view.load_full();
+        if let Some(lost) = view.damage.iter().find(|d| d.damage.at_end) {
+            return Err(AppendError::LostTail(lost.damage.range));
+        }
         let first = view.log_end;
         let mut epochs = view.epochs.as_ref().clone();
         check_epoch(&epochs, Some(epoch), first)?;

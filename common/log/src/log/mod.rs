@@ -23,10 +23,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
-use highwater_types::{
-    LeaderEpoch, LeaderEpochCache, Offset, OffsetAndEpoch, TopicId, TopicIdPartition, TopicPartition,
-    WallTime,
-};
+use highwater_types::{LeaderEpochCache, Offset, TopicId, TopicIdPartition, TopicPartition, WallTime};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
@@ -143,12 +140,6 @@ impl<S: Storage> Log<S> {
     /// The leaderships that the log holds (S36, S37).
     pub fn epochs(&self) -> Arc<LeaderEpochCache> {
         Arc::clone(&self.view.load().epochs)
-    }
-
-    /// Where `epoch` ends (S37), from one view of epoch cache and log end. `None` = undefined.
-    pub fn end_offset_for(&self, epoch: LeaderEpoch) -> Option<OffsetAndEpoch> {
-        let view = self.view.load();
-        view.epochs.end_offset_for(epoch, view.log_end)
     }
 
     /// What is damaged, as of now.

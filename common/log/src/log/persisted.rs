@@ -57,7 +57,8 @@ impl<S: Storage> Log<S> {
     }
 
     /// The high watermark as it was last written to the checkpoint.
-    pub fn checkpointed_high_watermark(&self) -> HighWatermark {
+    #[cfg(test)]
+    pub(super) fn checkpointed_high_watermark(&self) -> HighWatermark {
         self.remembered.load().high_watermark
     }
 

@@ -3,9 +3,10 @@
 use super::Scan;
 use crate::index::{OffsetEntry, SegmentIndexes};
 use crate::listing::Found;
-use crate::segment::Segment;
+use crate::segment::{BadIndex, Segment};
+use crate::segments::DamagedBytes;
 use crate::walk::Walked;
-use crate::{IndexKind, Repair, Storage, StorageResult};
+use crate::{Repair, Storage, StorageResult};
 use highwater_types::Offset;
 
 impl<S: Storage> Scan<'_, S> {
@@ -14,7 +15,14 @@ impl<S: Storage> Scan<'_, S> {
         let Some(last) = self.segments.last().filter(|last| !last.segment.has_pinned_indexes()) else {
             return Ok(());
         };
-        last.segment.pin_indexes(last.segment.indexes_from_log(last.len, &[], self.ground.index_interval)?);
+        let of_last =
+            |d: &DamagedBytes| d.bytes.clone().filter(|(base, _)| *base == last.base()).map(|(_, hole)| hole);
+        let holes: Vec<_> = self.damage.iter().filter_map(of_last).collect();
+        last.segment.pin_indexes(last.segment.indexes_from_log(
+            last.len,
+            &holes,
+            self.ground.index_interval,
+        )?);
         last.segment.empty_index_files()
     }
 
@@ -26,19 +34,18 @@ impl<S: Storage> Scan<'_, S> {
         segment: &Segment<S>,
         is_active: bool,
         mut indexes: SegmentIndexes,
-        old: Result<SegmentIndexes, String>,
+        old: Result<SegmentIndexes, BadIndex>,
         claims: &Claims,
     ) -> StorageResult<()> {
         let is_begun =
             found.offset_index.is_some_and(|len| len > 0) || found.time_index.is_some_and(|len| len > 0);
         let wrong = match &old {
-            Err(reason) => Some(reason.clone()),
-            Ok(_) if claims.are_wrong() => Some("entries that are not of a batch".to_owned()),
+            Err(bad) => Some(bad.clone()),
+            Ok(_) if claims.are_wrong() => Some(BadIndex::offset("entries that are not of a batch")),
             Ok(_) => None,
         };
-        if let Some(reason) = wrong.filter(|_| is_begun || !is_active || self.ground.clean) {
-            let kind = if reason.starts_with("time") { IndexKind::Time } else { IndexKind::Offset };
-            self.note_index(found.base, kind, reason);
+        if let Some(bad) = wrong.filter(|_| is_begun || !is_active || self.ground.clean) {
+            self.note_index(found.base, bad);
         }
         if is_active {
             segment.pin_indexes(indexes);
@@ -60,29 +67,30 @@ impl<S: Storage> Scan<'_, S> {
         if self.ground.clean && found.index_lengths_fit() {
             return Ok(());
         }
-        let reason = match segment.read_indexes(found.len)? {
+        let (bad, may_be_right) = match segment.read_indexes(found.len)? {
             Ok(indexes)
                 if indexes.offsets.len() > 0 || found.len <= u64::from(self.ground.index_interval) =>
             {
                 return Ok(());
             }
-            Ok(_) => "no entries".to_owned(),
-            Err(reason) => reason,
+            // So it is with one large batch, too.
+            Ok(_) => (BadIndex::offset("no entries"), true),
+            Err(bad) => (bad, false),
         };
         let made = segment.indexes_from_log(found.len, &[], self.ground.index_interval)?;
-        let was_right = reason == "no entries" && made.offsets.len() == 0;
+        let was_right = may_be_right && made.offsets.len() == 0;
         segment.pin_indexes(made);
         segment.write_indexes(true)?;
         segment.unpin_indexes();
         segment.unload_indexes();
         if !was_right {
-            let kind = if reason.starts_with("time") { IndexKind::Time } else { IndexKind::Offset };
-            self.note_index(found.base, kind, reason);
+            self.note_index(found.base, bad);
         }
         Ok(())
     }
 
-    fn note_index(&mut self, segment: Offset, kind: IndexKind, reason: String) {
+    fn note_index(&mut self, segment: Offset, bad: BadIndex) {
+        let BadIndex { kind, reason } = bad;
         self.repairs.push(Repair::IndexRebuilt { segment, kind, reason });
     }
 }
@@ -99,7 +107,7 @@ impl Claims {
         Self { entries: Vec::new(), next: 0, confirmed: 0 }
     }
 
-    pub(super) fn of(old: &Result<SegmentIndexes, String>) -> Self {
+    pub(super) fn of(old: &Result<SegmentIndexes, BadIndex>) -> Self {
         let entries = old.as_ref().map(|old| old.offsets.entries().to_vec()).unwrap_or_default();
         Self { entries, next: 0, confirmed: 0 }
     }
