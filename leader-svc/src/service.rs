@@ -22,6 +22,7 @@ use highwater_serving::fetch::ReadBounds;
 use highwater_serving::volume::VolumeError;
 use highwater_serving::{FetchPurgatory, PartitionHost, Registry, Volume};
 use highwater_types::Program;
+use highwater_wire::status::DETAILS_DESCRIPTOR_SET;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
@@ -160,7 +161,7 @@ impl Parts {
             host: Arc::clone(&self.registry),
             clocks: self.clocks.clone(),
         });
-        let server = GrpcServer::new(&[highwater_proto::FILE_DESCRIPTOR_SET]).await?;
+        let server = GrpcServer::new(&[highwater_proto::FILE_DESCRIPTOR_SET, DETAILS_DESCRIPTOR_SET]).await?;
         Ok(server.add_service(log).await.add_service(cluster).await.add_service(replication).await)
     }
 

@@ -10,10 +10,10 @@ use std::time::Duration;
 use highwater_coordination::{
     Coordination, CoordinationError, DiskVerdict, RotationError, rotate_disk_identity,
 };
-use highwater_log::checkpoint::{CheckpointFile, LoadedPartitionMetadata, read_partition_metadata};
+use highwater_log::checkpoint::CheckpointFile;
 use highwater_log::{
-    BufferPool, DiskIdFile, MetaProperties, MetaPropertiesError, OsStorage, PartitionLocks, Storage as _,
-    StorageError, boot_id,
+    BufferPool, DataDirScan, DiskIdFile, MetaProperties, MetaPropertiesError, OsStorage, PartitionDirectory,
+    PartitionLocks, Storage as _, StorageError, boot_id, finish_removals, remove_partition, scan_data_dir,
 };
 use highwater_types::{ClusterId, Incarnation, NodeId, TopicId, TopicIdPartition, TopicPartition};
 use tokio::time::Instant;
@@ -115,6 +115,7 @@ impl Volume {
         let (storage, data_dir) = (self.storage, self.data_dir.clone());
         let (disk, identity) = on_disk(move || {
             owner.claim(&storage, &data_dir, &disk)?;
+            finish_removals(&storage, &data_dir)?;
             let identity = disk.read()?;
             Ok::<_, VolumeError>((disk, identity))
         })
@@ -152,9 +153,8 @@ impl Volume {
 
     /// Gives every replica in the directory a new incarnation. *Blocks.*
     fn renew_incarnations(&self) -> Result<(), StorageError> {
-        for partition in self.partition_directories()? {
-            let dir = self.data_dir.join(partition.directory_name());
-            let (mut file, loaded) = CheckpointFile::open(&self.storage, &dir)?;
+        for found in self.scan()?.partitions {
+            let (mut file, loaded) = CheckpointFile::open(&self.storage, &found.path)?;
             // Without a valid checkpoint the log takes a new incarnation by itself when it is opened.
             if let Some(mut state) = loaded.into_state() {
                 state.incarnation = fresh_incarnation();
@@ -164,41 +164,29 @@ impl Volume {
         Ok(())
     }
 
-    /// The partitions that have a directory here, known to a record or not. *Blocks.*
+    /// What the directory holds, known to a record or not. *Blocks.*
     ///
     /// # Errors
     /// What the disk says.
-    pub fn partition_directories(&self) -> Result<Vec<TopicPartition>, StorageError> {
-        let entries = self.storage.list_dir(&self.data_dir)?;
-        let named = entries.iter().filter_map(|entry| entry.utf8_name());
-        Ok(named.filter_map(TopicPartition::from_directory_name).collect())
+    pub fn scan(&self) -> Result<DataDirScan, StorageError> {
+        scan_data_dir(&self.storage, &self.data_dir)
     }
 
-    /// Whose topic a partition's directory is; `None` when it does not say. *Blocks.*
+    /// Removes a partition's directory: of a topic with a tombstone, or a copy that no record will name. `false` when
+    /// somebody holds its log, or the directory is another topic's. *Blocks.*
     ///
     /// # Errors
     /// What the disk says.
-    pub fn topic_of(&self, partition: &TopicPartition) -> Result<Option<TopicId>, StorageError> {
-        let dir = self.data_dir.join(partition.directory_name());
-        match read_partition_metadata(&self.storage, &dir)? {
-            LoadedPartitionMetadata::Found(id) => Ok(Some(id)),
-            LoadedPartitionMetadata::Absent | LoadedPartitionMetadata::Damaged(_) => Ok(None),
-        }
-    }
-
-    /// Removes the directory of a partition whose topic has a tombstone, unless somebody holds its log. *Blocks.*
-    ///
-    /// # Errors
-    /// What the disk says.
-    pub fn remove_deleted(&self, partition: &TopicPartition, topic: TopicId) -> Result<bool, StorageError> {
+    pub fn remove(&self, partition: &TopicPartition, topic: TopicId) -> Result<bool, StorageError> {
         let id = TopicIdPartition::new(topic, partition.partition);
-        let Some(_lock) = self.locks.try_lock(id)? else { return Ok(false) };
-        // Looked at again under the lock: another topic of the name may have taken the directory.
-        if self.topic_of(partition)? != Some(topic) {
+        let Some(lock) = self.locks.try_lock(id)? else { return Ok(false) };
+        // Looked at under the lock: another topic of the name may have taken the directory.
+        let is_its =
+            |found: &PartitionDirectory| found.partition == *partition && found.topic_id == Some(topic);
+        if !self.scan()?.partitions.iter().any(is_its) {
             return Ok(false);
         }
-        self.storage.remove_dir_all(&self.data_dir.join(partition.directory_name()))?;
-        self.storage.sync_dir(&self.data_dir)?;
+        remove_partition(&self.storage, &self.data_dir, partition, topic, lock)?;
         Ok(true)
     }
 }
@@ -289,12 +277,12 @@ mod tests {
         let volume = Volume::claim(&dir.path().join("data"), node(1), &store).await.unwrap();
         std::fs::create_dir(volume.data_dir.join("lost+found")).unwrap();
         let (partition, topic, _) = plant(&volume, "t-0");
-        assert_eq!(volume.partition_directories().unwrap(), std::slice::from_ref(&partition));
-        assert!(!volume.remove_deleted(&partition, TopicId::random()).unwrap(), "another topic's");
+        assert_eq!(volume.scan().unwrap().partitions.len(), 1);
+        assert!(!volume.remove(&partition, TopicId::random()).unwrap(), "another topic's");
         let lock = volume.locks.try_lock(TopicIdPartition::new(topic, partition.partition)).unwrap();
-        assert!(!volume.remove_deleted(&partition, topic).unwrap(), "held");
+        assert!(!volume.remove(&partition, topic).unwrap(), "held");
         drop(lock);
-        assert!(volume.remove_deleted(&partition, topic).unwrap());
-        assert!(volume.partition_directories().unwrap().is_empty());
+        assert!(volume.remove(&partition, topic).unwrap());
+        assert!(volume.scan().unwrap().partitions.is_empty());
     }
 }

@@ -75,7 +75,11 @@ impl ClusterService for ClusterApi {
 
     async fn adopt_topic(&self, request: Request<v1::AdoptTopicRequest>) -> Answer<v1::AdoptTopicResponse> {
         let adopt = admin::decode_adopt(&request.into_inner())?;
-        let topic = self.adopt(adopt).await.map_err(|e| status::from_error(&e))?;
+        let api = self.clone();
+        // A task of its own: half a copy would be left when the caller goes away.
+        let adopted = tokio::spawn(async move { api.adopt(adopt).await }).await;
+        let adopted = adopted.map_err(|failed| status::internal(&format!("adopt: {failed}")))?;
+        let topic = adopted.map_err(|e| status::from_error(&e))?;
         Ok(Response::new(v1::AdoptTopicResponse { topic: Some(self.describer.topic(&topic)) }))
     }
 

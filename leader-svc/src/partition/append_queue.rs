@@ -18,7 +18,8 @@ use crate::produce::CheckedBatches;
 /// Appends that become one write, at most.
 const MERGED_APPENDS_MAX: usize = 128;
 
-/// A flush that runs, and one that covers everything appended meanwhile.
+/// A flush that runs, and one that covers everything appended meanwhile. They are run one by one: were the one that waits
+/// taken together with one that begins, a full queue would not mean that one is still to begin.
 const FLUSHES: usize = 2;
 
 /// What to append.
@@ -68,7 +69,7 @@ pub(super) struct FlushQueue(SerialQueue<()>);
 
 impl FlushQueue {
     pub(super) fn new(name: &str, partition: Weak<LedPartition>) -> Self {
-        Self(SerialQueue::new(format!("flush {name}"), FLUSHES, FLUSHES, move |_| {
+        Self(SerialQueue::new(format!("flush {name}"), FLUSHES, 1, move |_| {
             if let Some(partition) = partition.upgrade() {
                 partition.run_flush();
             }

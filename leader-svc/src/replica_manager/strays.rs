@@ -63,10 +63,11 @@ fn pass(
     known: &BTreeSet<TopicId>,
     report: bool,
 ) -> Result<(), StorageError> {
-    for partition in volume.partition_directories()? {
-        match volume.topic_of(&partition)? {
+    for found in volume.scan()?.partitions {
+        let partition = &found.partition;
+        match found.topic_id {
             Some(topic) if deleted.contains(&topic) => {
-                let removed = volume.remove_deleted(&partition, topic)?;
+                let removed = volume.remove(partition, topic)?;
                 tracing::info!(%partition, %topic, removed, "found a replica of a deleted topic");
             }
             Some(topic) if known.contains(&topic) => {}

@@ -114,7 +114,8 @@ impl Node {
                     return None;
                 }
             }
-            Some(described)
+            // What was described above may be older than the leaderships that answered.
+            self.describe(topic).await
         })
         .await
     }
@@ -217,4 +218,8 @@ pub(crate) fn shape(records: &[u8]) -> Vec<(i64, i32, i32)> {
 
 pub(crate) fn code(error: &Option<v1::PartitionError>) -> Option<v1::ErrorCode> {
     error.as_ref().map(|error| v1::ErrorCode::try_from(error.code).unwrap())
+}
+
+pub(crate) fn unhex(hex: &str) -> Vec<u8> {
+    (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect()
 }
