@@ -12,7 +12,8 @@ use std::time::Duration;
 use highwater_client::transport::TransportOptions;
 use highwater_client::{Backoff, ClientError, LeaderView, LeaderViewConfig};
 use highwater_coordination::{
-    Coordination, CoordinationError, FileCoordination, FileOptions, Membership, RotationError, register_endpoint,
+    Coordination, CoordinationError, FileCoordination, FileOptions, Membership, RotationError,
+    register_endpoint,
 };
 use highwater_node::Clocks;
 use highwater_node::config::{CommonSettings, CoordinationTarget, advertised_endpoint};
@@ -26,6 +27,7 @@ use highwater_serving::fetch::{LongPollLayer, Read, ReadBounds};
 use highwater_serving::volume::VolumeError;
 use highwater_serving::{FetchPurgatory, PartitionHost, Registry, Volume};
 use highwater_types::{Endpoint, Program};
+use highwater_wire::status::DETAILS_DESCRIPTOR_SET;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tower::Layer as _;
@@ -172,7 +174,7 @@ impl Parts {
 
     async fn server(&self) -> Result<GrpcServer, ServeError> {
         let api = self.api();
-        let server = GrpcServer::new(&[highwater_proto::FILE_DESCRIPTOR_SET]).await?;
+        let server = GrpcServer::new(&[highwater_proto::FILE_DESCRIPTOR_SET, DETAILS_DESCRIPTOR_SET]).await?;
         Ok(server
             .add_service(LogServiceServer::new(api.clone()))
             .await
@@ -298,7 +300,8 @@ impl Parts {
 
     async fn try_join(&self, common: &CommonSettings) -> Result<Volume, AgentError> {
         let volume = Volume::claim(&common.data_dir, common.node_id, &*self.coordination).await?;
-        register_endpoint(&*self.coordination, common.node_id, Program::FollowerAgent, &self.endpoint).await?;
+        register_endpoint(&*self.coordination, common.node_id, Program::FollowerAgent, &self.endpoint)
+            .await?;
         self.membership.renew(|| self.clocks.monotonic.now()).await?;
         Ok(volume)
     }
@@ -349,7 +352,10 @@ const fn can_pass(error: &AgentError) -> bool {
         VolumeError::Coordination(store) | VolumeError::Rotation(RotationError::Coordination(store)),
     )) = error
     else {
-        return matches!(error, AgentError::Volume(VolumeError::Held(_) | VolumeError::Rotation(RotationError::Overtaken)));
+        return matches!(
+            error,
+            AgentError::Volume(VolumeError::Held(_) | VolumeError::Rotation(RotationError::Overtaken))
+        );
     };
     // A read-only view has no cluster id yet.
     store.is_retryable() || matches!(store, CoordinationError::ReadOnly)

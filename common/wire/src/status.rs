@@ -19,6 +19,9 @@ use crate::text::clip;
 /// The domain in every ErrorInfo.
 pub const ERROR_DOMAIN: &str = "highwater.dev";
 
+/// The encoded descriptors of the details, for reflection: without them grpcurl prints bytes in base64.
+pub const DETAILS_DESCRIPTOR_SET: &[u8] = tonic_types::pb::FILE_DESCRIPTOR_SET;
+
 /// The most that a status takes of the headers, in bytes; the usual limit for all headers is 16 KiB.
 pub const HEADER_LIMIT: usize = 12 * 1024;
 
