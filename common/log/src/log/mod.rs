@@ -195,6 +195,8 @@ mod append_test;
 #[cfg(test)]
 mod crash_test;
 #[cfg(test)]
+mod damage_test;
+#[cfg(test)]
 pub(crate) mod fixture_test;
 #[cfg(test)]
 mod flush_test;
