@@ -142,8 +142,14 @@ mod tests {
         broken(&[(lag, "900ms")], ["replica.fetch.wait.max.ms", lag]);
         let timeout = "replica.socket.timeout.ms";
         broken(&[(timeout, "500ms")], [timeout, "replica.fetch.wait.max.ms"]);
-        broken(&[("replica.fetch.backoff.ms", "6s")], ["replica.fetch.backoff.ms", "replica.fetch.backoff.max.ms"]);
+        broken(
+            &[("replica.fetch.backoff.ms", "6s")],
+            ["replica.fetch.backoff.ms", "replica.fetch.backoff.max.ms"],
+        );
         let response = "replica.fetch.response.max.bytes";
-        broken(&[("replica.fetch.min.bytes", "2KiB"), (response, "1KiB")], ["replica.fetch.min.bytes", response]);
+        broken(
+            &[("replica.fetch.min.bytes", "2KiB"), (response, "1KiB")],
+            ["replica.fetch.min.bytes", response],
+        );
     }
 }

@@ -62,7 +62,11 @@ fn fetcher(report: LoopReport, partitions: Vec<v1::FollowedPartition>) -> v1::Fe
 }
 
 /// A partition at `now`; `waits` is until when its loop waits, and why.
-fn row(partition: &FollowedPartition, now: MonotonicTime, waits: Option<(MonotonicTime, &str)>) -> v1::FollowedPartition {
+fn row(
+    partition: &FollowedPartition,
+    now: MonotonicTime,
+    waits: Option<(MonotonicTime, &str)>,
+) -> v1::FollowedPartition {
     let replica = partition.replica();
     let last_epoch = replica.facts().epochs.latest().map(|entry| entry.epoch.get());
     let (state, reason, until) = match (replica.state(now), waits) {
@@ -109,7 +113,11 @@ fn without_loop(
     let (state, why) = match registry.get(id)? {
         Hosting::Online(partition) => {
             let row = row(&partition, now, None);
-            let reason = if row.reason.is_empty() { "its leader's address is not known".to_owned() } else { row.reason };
+            let reason = if row.reason.is_empty() {
+                "its leader's address is not known".to_owned()
+            } else {
+                row.reason
+            };
             return Some(v1::FollowedPartition { reason, ..row });
         }
         Hosting::Opening(why) => (v1::FetchState::Delayed, why),

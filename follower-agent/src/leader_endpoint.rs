@@ -113,8 +113,12 @@ impl LeaderEndPoint for GrpcLeader {
         async move {
             let answer = client.map_err(FetchFailure::Call)?.fetch(request).await;
             match answer {
-                Ok(answer) => decode_response(answer.into_inner()).map_err(|e| FetchFailure::Call(undecodable(&e))),
-                Err(status) if is_too_large(&status) => Err(FetchFailure::TooLarge(classify(&status).message)),
+                Ok(answer) => {
+                    decode_response(answer.into_inner()).map_err(|e| FetchFailure::Call(undecodable(&e)))
+                }
+                Err(status) if is_too_large(&status) => {
+                    Err(FetchFailure::TooLarge(classify(&status).message))
+                }
                 Err(status) => Err(FetchFailure::Call(classify(&status))),
             }
         }
@@ -133,8 +137,8 @@ impl LeaderEndPoint for GrpcLeader {
             query,
         };
         let partitions = vec![asked(OffsetQuery::Earliest), asked(OffsetQuery::Latest)];
-        let request =
-            self.request(encode_list_request(OffsetsRequest { replica: Some(self.options.node), partitions }));
+        let request = self
+            .request(encode_list_request(OffsetsRequest { replica: Some(self.options.node), partitions }));
         let client = self.client();
         async move {
             let answer = client.map_err(|f| code_of(&f))?.list_offsets(request).await;

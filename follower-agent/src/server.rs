@@ -17,9 +17,7 @@ use highwater_serving::offsets::{list_offsets, offsets_for_leader_epoch};
 use highwater_serving::read_records::read_records;
 use highwater_serving::registry::{leader_hint, resolve_partition, resolve_topic};
 use highwater_serving::{PartitionHost, Registry};
-use highwater_types::{
-    ErrorCode, LeaderEpoch, LeaderHint, PartitionIndex, Program, ReplicationError,
-};
+use highwater_types::{ErrorCode, LeaderEpoch, LeaderHint, PartitionIndex, Program, ReplicationError};
 use highwater_wire::fetch::TopicRef;
 use highwater_wire::{Caller, admin, offsets, produce, status};
 use tonic::{Request, Response, Status};
@@ -94,7 +92,10 @@ impl LogService for Api {
         Err(leader_needed(&self.host.view(), first.map(|asked| (&asked.topic, asked.partition))))
     }
 
-    async fn list_offsets(&self, request: Request<v1::ListOffsetsRequest>) -> Answer<v1::ListOffsetsResponse> {
+    async fn list_offsets(
+        &self,
+        request: Request<v1::ListOffsetsRequest>,
+    ) -> Answer<v1::ListOffsetsResponse> {
         let caller = caller_of(&request)?;
         let request = offsets::decode_list_request(&caller, request.into_inner())?;
         let host: Arc<dyn PartitionHost> = Arc::clone(&self.host) as _;
@@ -132,7 +133,10 @@ impl ClusterService for Api {
         Ok(Response::new(self.describer.describe_topics(&asked)))
     }
 
-    async fn create_topic(&self, request: Request<v1::CreateTopicRequest>) -> Answer<v1::CreateTopicResponse> {
+    async fn create_topic(
+        &self,
+        request: Request<v1::CreateTopicRequest>,
+    ) -> Answer<v1::CreateTopicResponse> {
         admin::decode_create(&request.into_inner())?;
         Err(leader_svc_needed(&self.host.view()))
     }
@@ -142,7 +146,10 @@ impl ClusterService for Api {
         Err(leader_svc_needed(&self.host.view()))
     }
 
-    async fn delete_topic(&self, request: Request<v1::DeleteTopicRequest>) -> Answer<v1::DeleteTopicResponse> {
+    async fn delete_topic(
+        &self,
+        request: Request<v1::DeleteTopicRequest>,
+    ) -> Answer<v1::DeleteTopicResponse> {
         admin::decode_delete(&request.into_inner())?;
         Err(leader_svc_needed(&self.host.view()))
     }
@@ -179,7 +186,10 @@ impl ReplicationService for Api {
         Ok(Response::new(describe(&self.host, fetchers, self.clocks.monotonic.now())))
     }
 
-    async fn read_records(&self, request: Request<v1::ReadRecordsRequest>) -> Answer<v1::ReadRecordsResponse> {
+    async fn read_records(
+        &self,
+        request: Request<v1::ReadRecordsRequest>,
+    ) -> Answer<v1::ReadRecordsResponse> {
         let wanted = highwater_wire::read_records::decode_request(&request.into_inner())?;
         let host: Arc<dyn PartitionHost> = Arc::clone(&self.host) as _;
         let read = read_records(host, wanted).await.map_err(|e| status::from_error(&e))?;

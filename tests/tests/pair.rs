@@ -12,6 +12,7 @@ use std::time::Duration;
 use highwater_proto::v1;
 use highwater_wire::failure::classify;
 use nodes::{Cluster, Following, eventually, records_of};
+use system_tests::disk::{ReadOnly, SmallDisk};
 use tonic::Code;
 
 /// One leader, two followers, and a topic of one partition on all three that everybody is in sync with.
@@ -39,7 +40,10 @@ async fn records_reach_both_followers_byte_for_byte_and_all_of_them_commit() {
         assert_eq!((row.log_end_offset, row.acknowledged_offset), (Some(1000), Some(1000)));
         assert_eq!((row.lag_records, row.state()), (Some(0), v1::FetchState::Fetching));
         let read = records_of(follower.channel(), "orders", 990).await;
-        assert_eq!(read.into_iter().map(|record| record.0).collect::<Vec<_>>(), (990..1000).collect::<Vec<_>>());
+        assert_eq!(
+            read.into_iter().map(|record| record.0).collect::<Vec<_>>(),
+            (990..1000).collect::<Vec<_>>()
+        );
     }
     two.stop().await;
     three.stop().await;
@@ -201,4 +205,54 @@ async fn a_batch_larger_than_every_limit_passes_whole_and_others_after_it() {
     cluster.produce_bytes("large", 0, v1::Acks::All, 3_000_000).await.unwrap();
     cluster.produce("large", 0, v1::Acks::All, 1).await.unwrap();
     two.until_high_watermark("large", 0, 3).await;
+}
+
+/// KAFKA-8346: the fault of one partition ended the loop, and with it every other partition.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_whose_directory_cannot_be_written_stops_no_other_and_heals_without_a_restart() {
+    let mut cluster = Cluster::new();
+    cluster.lead(1).await;
+    let two = cluster.follow(2, &[]).await;
+    cluster.create("orders", 3, &[1, 2], &[]).await;
+    cluster.until_in_sync("orders", &[1, 2]).await;
+    two.stop().await;
+    for partition in 0..3 {
+        cluster.produce("orders", partition, v1::Acks::Leader, 100).await.unwrap();
+    }
+    let read_only = ReadOnly::new(&cluster.data_dir(2).join("orders-1"));
+    let two = cluster.follow(2, &[]).await;
+    for partition in [0, 2] {
+        two.until_log_end("orders", partition, 100).await;
+    }
+    let failed = eventually(async || two.failed("orders", 1).await).await;
+    assert!(failed.reason.contains("Read-only file system"), "{}", failed.reason);
+    drop(read_only);
+    two.until_log_end("orders", 1, 100).await;
+    assert!(two.failed("orders", 1).await.is_none());
+}
+
+/// tokio#4296: what a full disk did not take was acknowledged.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_acknowledges_nothing_that_it_did_not_take_and_goes_on_once_there_is_room() {
+    let mut cluster = Cluster::new();
+    std::fs::create_dir(cluster.data_dir(2)).unwrap();
+    let disk = SmallDisk::mount(&cluster.data_dir(2), 8 << 20);
+    cluster.lead(1).await;
+    let two = cluster.follow(2, &[]).await;
+    cluster.create("orders", 1, &[1, 2], &[]).await;
+    cluster.until_in_sync("orders", &[1, 2]).await;
+    disk.fill();
+    for _ in 0..10 {
+        cluster.produce_bytes("orders", 0, v1::Acks::Leader, 100_000).await.unwrap();
+    }
+    let failed = eventually(async || two.failed("orders", 0).await).await;
+    assert!(failed.reason.contains("No space left"), "{}", failed.reason);
+    assert!(failed.log_end_offset < Some(10), "{:?}", failed.log_end_offset);
+    assert!(failed.acknowledged_offset <= failed.log_end_offset);
+    let known = cluster.acknowledged("orders", 0, 2).await;
+    assert!(known <= failed.log_end_offset, "the leader was told {known:?}");
+    disk.free();
+    two.until_log_end("orders", 0, 10).await;
+    two.stop().await;
+    assert_eq!(cluster.log_bytes(2, "orders-0"), cluster.log_bytes(1, "orders-0"));
 }

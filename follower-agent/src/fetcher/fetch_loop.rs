@@ -195,7 +195,9 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
     fn on_event(&mut self, event: Event<P>) {
         match event {
             Event::Answered(which, asks, Ok(answer)) => self.on_answer(which, &asks, answer),
-            Event::Answered(_, asks, Err(FetchFailure::TooLarge(message))) => self.on_too_large(&asks, &message),
+            Event::Answered(_, asks, Err(FetchFailure::TooLarge(message))) => {
+                self.on_too_large(&asks, &message)
+            }
             Event::Answered(_, _, Err(FetchFailure::Call(failure))) => self.on_failure(&failure),
             Event::Range((id, question, range)) => {
                 if let Some(partition) = self.members.get(id) {
@@ -213,7 +215,8 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
         }
         self.backoff.reset();
         self.note_whether_strange(&answer);
-        let bytes: usize = answer.partitions.iter().filter_map(|p| p.outcome.as_ref().ok()).map(|f| f.records.len()).sum();
+        let bytes: usize =
+            answer.partitions.iter().filter_map(|p| p.outcome.as_ref().ok()).map(|f| f.records.len()).sum();
         self.status.received(bytes);
         for result in answer.partitions {
             self.apply(asks, result);

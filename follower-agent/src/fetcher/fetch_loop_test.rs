@@ -60,7 +60,10 @@ impl Rig {
 
     /// The next request, however long it takes.
     async fn next(&mut self) -> Asked {
-        timeout(Duration::from_secs(3600), self.asked.recv()).await.expect("a request comes").expect("the loop lives")
+        timeout(Duration::from_secs(3600), self.asked.recv())
+            .await
+            .expect("a request comes")
+            .expect("the loop lives")
     }
 
     /// Nothing is sent for this long.
@@ -169,7 +172,9 @@ async fn a_loop_whose_partitions_are_all_paused_sends_nothing_until_an_append_en
     let mut rig = Rig::new(&[&p0]);
     let mut base = 0;
     while p0.intent(rig.clock.now()) != highwater_protocol::follower::FetchIntent::Not {
-        let highwater_protocol::follower::FetchIntent::Ask(ask) = p0.intent(rig.clock.now()) else { panic!() };
+        let highwater_protocol::follower::FetchIntent::Ask(ask) = p0.intent(rig.clock.now()) else {
+            panic!()
+        };
         if ask.paused {
             break;
         }
@@ -215,7 +220,10 @@ async fn a_failed_call_delays_every_partition_longer_each_time_and_replaces_the_
         asked = rig.next().await;
         let (waited, ceiling) = (failed.elapsed(), Duration::from_millis(ceiling));
         // A timer of the runtime is as exact as a millisecond.
-        assert!((ceiling / 2..=ceiling + Duration::from_millis(1)).contains(&waited), "{waited:?} of {ceiling:?}");
+        assert!(
+            (ceiling / 2..=ceiling + Duration::from_millis(1)).contains(&waited),
+            "{waited:?} of {ceiling:?}"
+        );
         assert_eq!(asked.indexes(), [0, 1], "all come back together");
         assert_eq!(rig.status.report(key()).trouble.failures, failures);
         assert_eq!(u32::try_from(rig.reconnects()), Ok(failures), "each time a fresh connection");
@@ -272,9 +280,15 @@ async fn an_error_of_one_partition_delays_that_one_only() {
     });
     let answered = Instant::now();
     let poll = rig.next().await;
-    assert_eq!((answered.elapsed(), poll.indexes()), (Duration::ZERO, vec![1]), "the other one goes on at once");
+    assert_eq!(
+        (answered.elapsed(), poll.indexes()),
+        (Duration::ZERO, vec![1]),
+        "the other one goes on at once"
+    );
     let reason = FailureReason::Leader(ErrorCode::UnknownLeaderEpoch);
-    assert!(matches!(p0.state(rig.clock.now()), PartitionFetchState::Delayed { reason: why, .. } if why == reason));
+    assert!(
+        matches!(p0.state(rig.clock.now()), PartitionFetchState::Delayed { reason: why, .. } if why == reason)
+    );
     let retry = rig.next().await;
     assert!((25..=51).contains(&answered.elapsed().as_millis()), "{:?}", answered.elapsed());
     assert_eq!((retry.indexes(), retry.is_poll()), (vec![0], false), "beside the parked poll");
@@ -307,7 +321,11 @@ async fn an_answer_from_before_a_new_epoch_is_void_and_the_new_position_is_asked
     let before = Instant::now();
     p0.lead_anew(1);
     let new = rig.next().await;
-    assert_eq!((before.elapsed(), new.is_poll()), (Duration::ZERO, false), "it does not wait for the old one to end");
+    assert_eq!(
+        (before.elapsed(), new.is_poll()),
+        (Duration::ZERO, false),
+        "it does not wait for the old one to end"
+    );
     assert_eq!(new.request.partitions[0].current_leader_epoch, LeaderEpoch::new(1));
     old.answer(|_| ten_from(0, 10));
     let next = rig.next().await;
@@ -359,7 +377,10 @@ async fn a_batch_that_is_too_large_fails_its_partition_and_no_other() {
     assert_eq!((begun.elapsed(), rig.reconnects()), (Duration::ZERO, 0), "the connection is good");
     let state = partitions[1].state(rig.clock.now());
     let reason = FailureReason::Leader(ErrorCode::MessageTooLarge);
-    assert!(matches!(&state, PartitionFetchState::Delayed { reason: why, .. } if *why == reason), "{state:?}");
+    assert!(
+        matches!(&state, PartitionFetchState::Delayed { reason: why, .. } if *why == reason),
+        "{state:?}"
+    );
     // It is tried again alone, and fails for good after a bounded number of times.
     let mut tries = 0;
     while !matches!(partitions[1].state(rig.clock.now()), PartitionFetchState::Failed { .. }) {
@@ -405,7 +426,11 @@ async fn a_request_beside_the_poll_that_brings_nothing_is_not_repeated() {
     p1.attach(Some(rig.mail.ready()));
     rig.mail.change(Change::Add(Arc::clone(&p1)));
     let beside = rig.next().await;
-    assert_eq!((beside.indexes(), beside.is_poll()), (vec![1], false), "a newcomer does not wait for the poll to end");
+    assert_eq!(
+        (beside.indexes(), beside.is_poll()),
+        (vec![1], false),
+        "a newcomer does not wait for the poll to end"
+    );
     // The leader has more and gives nothing: it is throttled. Nothing spins.
     beside.answer(|_| nothing(1000));
     rig.silence(Duration::from_secs(60)).await;

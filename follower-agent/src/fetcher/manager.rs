@@ -66,7 +66,8 @@ impl<P: Followed, C: Connector> FetcherManager<P, C> {
             return;
         }
         loops.take_out(id);
-        let running = loops.running.entry(key.clone()).or_insert_with(|| self.start(key.clone(), BTreeMap::new()));
+        let running =
+            loops.running.entry(key.clone()).or_insert_with(|| self.start(key.clone(), BTreeMap::new()));
         running.join(partition);
         loops.placed.insert(id, key);
     }
@@ -159,7 +160,10 @@ impl<P: Followed> Loops<P> {
             running.stop.cancel();
             self.running.remove(&key);
         }
-        debug_assert!(self.placed.values().all(|key| self.running.contains_key(key)), "every place is a loop's");
+        debug_assert!(
+            self.placed.values().all(|key| self.running.contains_key(key)),
+            "every place is a loop's"
+        );
     }
 }
 

@@ -26,7 +26,12 @@ pub(crate) struct LoopKey {
 impl LoopKey {
     /// The loop of a partition among `fetchers` loops to its leader.
     #[must_use]
-    pub(crate) fn of(partition: TopicIdPartition, leader: NodeId, endpoint: Endpoint, fetchers: NonZeroU32) -> Self {
+    pub(crate) fn of(
+        partition: TopicIdPartition,
+        leader: NodeId,
+        endpoint: Endpoint,
+        fetchers: NonZeroU32,
+    ) -> Self {
         Self { leader, endpoint, fetcher: fetcher_of(partition, fetchers) }
     }
 }
@@ -72,7 +77,9 @@ mod tests {
 
     #[test]
     fn another_address_of_a_leader_is_another_loop() {
-        let key = |address: &str| LoopKey::of(partition(0), NodeId::new(1).unwrap(), address.parse().unwrap(), three());
+        let key = |address: &str| {
+            LoopKey::of(partition(0), NodeId::new(1).unwrap(), address.parse().unwrap(), three())
+        };
         assert_eq!(key("a:9400"), key("a:9400"));
         assert_ne!(key("a:9400"), key("b:9400"));
     }

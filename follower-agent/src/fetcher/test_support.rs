@@ -11,8 +11,8 @@ use futures::future::{BoxFuture, FutureExt as _};
 use highwater_protocol::Randomness;
 use highwater_protocol::fetch::{FetchRequest, FetchResponse, Fetched, PartitionResult, Snapshot};
 use highwater_protocol::follower::{
-    AnswerFacts, BackoffConfig, BatchSpan, FetchAsk, FetchIntent, FetchPosition, FollowerAction, FollowerConfig,
-    FollowerPartition, FollowerStart, LeaderOffsets, LogState, PartitionFetchState,
+    AnswerFacts, BackoffConfig, BatchSpan, FetchAsk, FetchIntent, FetchPosition, FollowerAction,
+    FollowerConfig, FollowerPartition, FollowerStart, LeaderOffsets, LogState, PartitionFetchState,
 };
 use highwater_records::{BatchBuilder, Compression, batches};
 use highwater_types::{

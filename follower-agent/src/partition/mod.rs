@@ -22,8 +22,8 @@ use highwater_replica::{AskOffsets, FollowerReplica, FollowerStep, FollowerWork,
 use highwater_serving::volume::on_disk;
 use highwater_serving::{FetchPurgatory, HostedReplica, ReplicaFacts};
 use highwater_types::{
-    Durability, ErrorCode, MonotonicTime, Offset, PartitionRecord, ReplicationError,
-    TopicIdPartition, TopicName, TopicRecord, WallTime,
+    Durability, ErrorCode, MonotonicTime, Offset, PartitionRecord, ReplicationError, TopicIdPartition,
+    TopicName, TopicRecord, WallTime,
 };
 use parking_lot::Mutex;
 

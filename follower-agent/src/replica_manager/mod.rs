@@ -224,7 +224,9 @@ impl ReplicaManager {
             }
             Ok(Done::Closed(id)) => drop(self.slots.remove(&id)),
             // Its slot stays as it was: whatever broke would break again.
-            Err(failed) => tracing::error!(error = %failed, "opening or closing a replica failed unexpectedly"),
+            Err(failed) => {
+                tracing::error!(error = %failed, "opening or closing a replica failed unexpectedly")
+            }
         }
     }
 

@@ -58,11 +58,7 @@ impl Running {
     }
 }
 
-fn settings<S: Settings>(
-    root: &Path,
-    node: i32,
-    own: &[(&'static str, &str)],
-) -> (CommonSettings, S) {
+fn settings<S: Settings>(root: &Path, node: i32, own: &[(&'static str, &str)]) -> (CommonSettings, S) {
     let keys = [CommonSettings::KEYS, S::KEYS].concat();
     let mut flags: Vec<(&'static str, String)> = vec![
         ("node.id", node.to_string()),
@@ -140,7 +136,13 @@ impl Cluster {
         self.leaders.values().next().expect("a leader-svc runs").channel.clone()
     }
 
-    pub(crate) async fn create(&self, name: &str, partitions: i32, replicas: &[i32], properties: &[(&str, &str)]) {
+    pub(crate) async fn create(
+        &self,
+        name: &str,
+        partitions: i32,
+        replicas: &[i32],
+        properties: &[(&str, &str)],
+    ) {
         // The preferred leader is the first replica of every partition.
         let properties = properties.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         let request = v1::CreateTopicRequest {
@@ -151,7 +153,8 @@ impl Cluster {
             ..Default::default()
         };
         // A node that has just started has perhaps not registered yet.
-        eventually(async || ClusterServiceClient::new(self.any()).create_topic(request.clone()).await.ok()).await;
+        eventually(async || ClusterServiceClient::new(self.any()).create_topic(request.clone()).await.ok())
+            .await;
     }
 
     pub(crate) async fn delete(&self, name: &str) {
@@ -182,19 +185,47 @@ impl Cluster {
         .await;
     }
 
+    /// What node 1 knows that a follower has acknowledged.
+    pub(crate) async fn acknowledged(&self, topic: &str, partition: i32, follower: i32) -> Option<i64> {
+        let request = v1::DescribeReplicationRequest::default();
+        let channel = self.leaders[&1].channel.clone();
+        let answer = ReplicationServiceClient::new(channel).describe_replication(request).await.unwrap();
+        let led = answer.into_inner().partitions;
+        let led = led.into_iter().find(|led| led.topic == topic && led.partition == Some(partition)).unwrap();
+        led.followers.iter().find(|row| row.replica_id == Some(follower)).unwrap().acknowledged_offset
+    }
+
     /// Produces a batch of small records to node 1; the offset of the first.
-    pub(crate) async fn produce(&self, topic: &str, partition: i32, acks: v1::Acks, count: usize) -> Result<i64, String> {
+    pub(crate) async fn produce(
+        &self,
+        topic: &str,
+        partition: i32,
+        acks: v1::Acks,
+        count: usize,
+    ) -> Result<i64, String> {
         produced(produce(self.leaders[&1].channel.clone(), topic, partition, acks, count).await)
     }
 
     /// Produces a batch of one record of this size to node 1.
-    pub(crate) async fn produce_bytes(&self, topic: &str, partition: i32, acks: v1::Acks, bytes: usize) -> Result<i64, String> {
+    pub(crate) async fn produce_bytes(
+        &self,
+        topic: &str,
+        partition: i32,
+        acks: v1::Acks,
+        bytes: usize,
+    ) -> Result<i64, String> {
         let records = batch(&[vec![b'x'; bytes]]);
         produced(send(self.leaders[&1].channel.clone(), topic, partition, acks, records).await)
     }
 
     /// Produces as soon as somebody leads.
-    pub(crate) async fn produce_until_taken(&self, topic: &str, partition: i32, acks: v1::Acks, count: usize) {
+    pub(crate) async fn produce_until_taken(
+        &self,
+        topic: &str,
+        partition: i32,
+        acks: v1::Acks,
+        count: usize,
+    ) {
         eventually(async || self.produce(topic, partition, acks, count).await.ok()).await;
     }
 }
@@ -299,6 +330,14 @@ impl Following {
     pub(crate) async fn partition(&self, topic: &str, partition: i32) -> Option<v1::FollowedPartition> {
         let rows = self.describe().await.fetchers.into_iter().flat_map(|fetcher| fetcher.partitions);
         rows.into_iter().find(|row| row.topic == topic && row.partition == Some(partition))
+    }
+
+    /// A partition that no loop fetches, because it has failed.
+    pub(crate) async fn failed(&self, topic: &str, partition: i32) -> Option<v1::FollowedPartition> {
+        let is_it = |row: &v1::FollowedPartition| {
+            row.topic == topic && row.partition == Some(partition) && row.state() == v1::FetchState::Failed
+        };
+        self.describe().await.unassigned.into_iter().find(is_it)
     }
 
     pub(crate) async fn until_log_end(&self, topic: &str, partition: i32, end: i64) {
