@@ -156,3 +156,7 @@ fn describe_one(view: &ClusterView, asked: &TopicRef) -> v1::TopicDescription {
         },
     }
 }
+
+#[cfg(test)]
+#[path = "describe_test.rs"]
+mod tests;

@@ -242,6 +242,20 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn both_programs_of_a_node_may_take_it_into_use_at_the_same_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let (first, second) = (store(dir.path()).await, store(dir.path()).await);
+        let data = dir.path().join("data");
+        for _ in 0..10 {
+            let claims = tokio::join!(
+                Volume::claim(&data, node(1), &first),
+                Volume::claim(&data, node(1), &second)
+            );
+            assert!(claims.0.is_ok() && claims.1.is_ok(), "{:?}, {:?}", claims.0.err(), claims.1.err());
+        }
+    }
+
+    #[tokio::test]
     async fn a_volume_of_another_cluster_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("data");

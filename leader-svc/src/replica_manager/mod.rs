@@ -35,6 +35,9 @@ use crate::partition::{LedPartition, PartitionContext, PartitionEvent};
 const RETRY_MIN: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
+/// The least time between two looks at all records: while thousands of partitions change, each look serves many changes.
+const LOOK_PAUSE: Duration = Duration::from_millis(5);
+
 /// How long a leadership that ended waits for answers that still read its log (design.md 6.6).
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -104,26 +107,35 @@ impl ReplicaManager {
     pub(crate) async fn run(mut self, mut events: mpsc::UnboundedReceiver<PartitionEvent>) {
         let mut view = self.shared.context.coordination.view();
         let stop = self.shared.stop.clone();
-        let mut next = None;
-        let mut look = true;
+        // When the records are looked at next, if nothing happens before.
+        let mut next = Some(Instant::now());
+        let mut last: Option<Instant> = None;
         loop {
-            if std::mem::take(&mut look) {
-                let now = Arc::clone(&view.borrow_and_update());
-                next = self.reconcile(&now);
-            }
             let due = async {
                 match next {
                     Some(at) => tokio::time::sleep_until(at).await,
                     None => std::future::pending().await,
                 }
             };
-            tokio::select! {
+            let look = tokio::select! {
                 () = stop.cancelled() => break,
+                () = due => {
+                    let now = Arc::clone(&view.borrow_and_update());
+                    next = self.reconcile(&now);
+                    last = Some(Instant::now());
+                    false
+                }
                 // The store's handle lives as long as the program.
-                changed = view.changed() => if changed.is_err() { break } else { look = true },
-                Some(event) = events.recv() => look |= self.on_event(event),
-                Some(done) = self.tasks.join_next() => look |= self.on_done(done, &view.borrow()),
-                () = due => look = true,
+                changed = view.changed() => if changed.is_err() { break } else { true },
+                Some(event) = events.recv() => self.on_event(event),
+                Some(done) = self.tasks.join_next() => {
+                    let now = Arc::clone(&view.borrow());
+                    self.on_done(done, &now)
+                }
+            };
+            if look {
+                let soon = last.map_or_else(Instant::now, |last| last + LOOK_PAUSE);
+                next = Some(next.map_or(soon, |next| next.min(soon)));
             }
         }
         self.close_all().await;
