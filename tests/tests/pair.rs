@@ -7,7 +7,7 @@
 mod nodes;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use highwater_proto::v1;
 use highwater_wire::failure::classify;
@@ -255,4 +255,44 @@ async fn a_full_disk_acknowledges_nothing_that_it_did_not_take_and_goes_on_once_
     two.until_log_end("orders", 0, 10).await;
     two.stop().await;
     assert_eq!(cluster.log_bytes(2, "orders-0"), cluster.log_bytes(1, "orders-0"));
+}
+
+/// dfinity/ic#10455: a dead connection was used for ever, because each call's time-out ended its own stream only.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_connection_is_replaced() {
+    let mut cluster = Cluster::new();
+    let proxy = cluster.lead_behind_proxy(1).await;
+    let two = cluster.follow(2, &[]).await;
+    cluster.create("orders", 1, &[1, 2], &[]).await;
+    cluster.until_in_sync("orders", &[1, 2]).await;
+    proxy.freeze_open();
+    let frozen = Instant::now();
+    cluster.produce("orders", 0, v1::Acks::Leader, 10).await.unwrap();
+    two.until_log_end("orders", 0, 10).await;
+    assert!(frozen.elapsed() < Duration::from_secs(20), "{:?}", frozen.elapsed());
+}
+
+/// qdrant#832: a peer kept its name but moved, and the old address belonged to somebody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_to_a_program_that_leads_nothing_of_what_is_asked_is_replaced() {
+    let mut cluster = Cluster::new();
+    let proxy = cluster.lead_behind_proxy(1).await;
+    let two = cluster.follow(2, &[]).await;
+    cluster.create("orders", 1, &[1, 2], &[]).await;
+    cluster.until_in_sync("orders", &[1, 2]).await;
+    // Another leader-svc of the cluster takes the old address; the leader is reached by the same name again, but only over
+    // a new connection.
+    cluster.lead(3).await;
+    proxy.retarget(cluster.address(3));
+    proxy.cut_open();
+    let trouble = async || {
+        let fetchers = two.describe().await.fetchers;
+        fetchers.into_iter().flat_map(|f| f.partitions).find(|row| row.state() == v1::FetchState::Delayed)
+    };
+    eventually(async || trouble().await).await;
+    proxy.retarget(cluster.address(1));
+    let moved = Instant::now();
+    cluster.produce("orders", 0, v1::Acks::Leader, 10).await.unwrap();
+    two.until_log_end("orders", 0, 10).await;
+    assert!(moved.elapsed() < Duration::from_secs(10), "{:?}", moved.elapsed());
 }

@@ -3,7 +3,7 @@
 //! What must hold: one poll and one request beside it in flight (`members.rs` says which asks for what), over one
 //! connection; the loop itself never waits for a disk, it hands records over; an answer is only handed to partitions that
 //! are still the loop's, and they decide whether it is void (S5). A call that fails delays every partition of the loop by
-//! the same wait, and replaces the connection unless the leader itself answered (S12); a partition that fails delays
+//! the same wait, and replaces the connection unless the leader itself asked for the wait (S12); a partition that fails delays
 //! itself only (KAFKA-8346). An idle loop has exactly one parked poll.
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use highwater_protocol::Randomness;
 use highwater_protocol::fetch::{FetchRequest, FetchResponse, PartitionResult, TopicRef};
 use highwater_protocol::follower::{Backoff, BackoffConfig, LeaderOffsets};
 use highwater_types::{ClusterId, ErrorCode, MonotonicTime, NodeId, ReplicationError, TopicIdPartition};
-use highwater_wire::{Failure, Reached};
+use highwater_wire::{Failure, FailureKind, Reached};
 use tokio_util::sync::CancellationToken;
 
 use super::mail::{Change, Mailbox};
@@ -286,7 +286,8 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
         // Both go: what is wrong with one call is wrong with the connection, or with the leader.
         self.poll = None;
         self.beside = None;
-        if failure.reached != Reached::Program {
+        // A refusal that no retry helps comes perhaps from another program behind the old address.
+        if failure.reached != Reached::Program || failure.kind == FailureKind::Terminal {
             self.leader.reconnect();
         }
         let wait = self.backoff.next_delay(&mut self.randomness).max(failure.retry_after.unwrap_or_default());

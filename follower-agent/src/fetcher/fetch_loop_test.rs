@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering;
 
 use highwater_protocol::follower::{FailureReason, PartitionFetchState};
 use highwater_types::{LeaderEpoch, Offset};
-use highwater_wire::FailureKind;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, timeout};
 

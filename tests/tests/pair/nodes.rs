@@ -15,6 +15,7 @@ use highwater_proto::v1::log_service_client::LogServiceClient;
 use highwater_proto::v1::replication_service_client::ReplicationServiceClient;
 use highwater_records::{BatchBuilder, Compression};
 use highwater_types::WallTime;
+use system_tests::proxy::Proxy;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -89,7 +90,20 @@ impl Cluster {
     }
 
     pub(crate) async fn lead_at(&mut self, node: i32, address: SocketAddr) {
-        let (common, own) = settings(self.root.path(), node, &[("leader.stagger.ms", "100ms")]);
+        self.lead_as(node, address, &[]).await;
+    }
+
+    /// Starts the leader-svc of a node behind a proxy: others are told the proxy's address.
+    pub(crate) async fn lead_behind_proxy(&mut self, node: i32) -> Proxy {
+        let address = free_address().await;
+        let proxy = Proxy::start(address).await;
+        self.lead_as(node, address, &[("advertise", &proxy.address().to_string())]).await;
+        proxy
+    }
+
+    async fn lead_as(&mut self, node: i32, address: SocketAddr, own: &[(&'static str, &str)]) {
+        let own = [&[("leader.stagger.ms", "100ms")], own].concat();
+        let (common, own) = settings(self.root.path(), node, &own);
         let listener = Listener::bind(address).await.unwrap();
         let service = leader_svc::build(leader_svc::Config { common, own }, listener).await.unwrap();
         let (address, stop) = (service.address(), CancellationToken::new());
