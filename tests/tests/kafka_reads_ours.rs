@@ -3,386 +3,35 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by a panic")]
 
-use std::fs::{self, OpenOptions as OpenOptionsOfFiles};
-use std::io::Write as _;
-use std::ops::Range;
-use std::path::{Path, PathBuf};
+#[path = "kafka_reads_ours/logs.rs"]
+mod logs;
+#[path = "kafka_reads_ours/verdict.rs"]
+mod verdict;
 
-use bytes::{Bytes, BytesMut};
-use highwater_log::{
-    BufferPool, CutOrder, HighWatermark, Log, LogConfig, OnDamage, OpenOptions, OpenReport, OsStorage,
-    PartitionLocks, ReadLimits, Repair,
-};
-use highwater_records::{BatchBuilder, Compression, ControlRecord, Header, Producer, batches};
-use highwater_types::{
-    Incarnation, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicIdPartition, TopicPartition, WallTime,
-};
-use system_tests::fixtures::Fixture;
+use std::fs;
+use std::time::Duration;
+
+use bytes::Bytes;
+use highwater_client::{Client, ClientConfig, Producer, ProducerConfig, ProducerRecord};
+use highwater_records::{Compression, Header};
+use highwater_types::{NodeId, Program, TopicName, TopicProperties};
+use highwater_wire::admin::{CreateTopic, Placement};
+use system_tests::cluster::{Cluster, Plan, ServerId};
 use system_tests::kafka_dump::KafkaDump;
-use system_tests::log_dump::{self, Segment};
-use system_tests::parts;
-use tempfile::TempDir;
-use uuid::Uuid;
+use system_tests::{log_dump, wait};
 
-const START: WallTime = WallTime::from_millis(1_700_000_000_000);
-/// Small, so that a few hundred records make several segments with several index entries each.
-const SEGMENT_BYTES: u32 = 16 << 10;
-const INDEX_INTERVAL_BYTES: u32 = 512;
+use logs::{
+    Node, followed, led, recovered, truncated, with_a_log_start, with_foreign_batches, with_gaps,
+    with_odd_timestamps,
+};
+use verdict::{assert_kafka_agrees, files, kafka};
 
-/// A node's data directory with one log in it.
-struct Node {
-    directory: TempDir,
-    log: Option<Log<OsStorage>>,
-}
-
-impl Node {
-    fn new() -> Self {
-        let mut node = Self { directory: tempfile::tempdir().unwrap(), log: None };
-        node.open();
-        node
-    }
-
-    fn open(&mut self) -> OpenReport {
-        let directory = self.directory.path();
-        let topic_id = TopicId::new(Uuid::from_u128(0xa3)).unwrap();
-        let partition = TopicPartition::new("ours".parse().unwrap(), PartitionIndex::new(0).unwrap());
-        let id = TopicIdPartition::new(topic_id, partition.partition);
-        let lock = PartitionLocks::open(directory).unwrap().try_lock(id).unwrap().unwrap();
-        let config = LogConfig {
-            segment_bytes: SEGMENT_BYTES,
-            index_interval_bytes: INDEX_INTERVAL_BYTES,
-            ..LogConfig::default()
-        };
-        let options = OpenOptions {
-            topic_id,
-            config,
-            boot_id: Uuid::from_u128(1),
-            new_incarnation: Incarnation::new(1).unwrap(),
-            on_damage: OnDamage::RenewIncarnation,
-            read_buffers: BufferPool::new(0),
-            now: START,
-        };
-        let (log, report) = Log::open(OsStorage, directory, partition, lock, options).unwrap();
-        self.log = Some(log);
-        report
-    }
-
-    fn log(&self) -> &Log<OsStorage> {
-        self.log.as_ref().unwrap()
-    }
-
-    fn close(&self) {
-        let (offset, epochs) = (self.log().log_end(), self.log().epochs());
-        self.log()
-            .close_clean(HighWatermark { offset, epoch: epochs.latest().map(|entry| entry.epoch) })
-            .unwrap();
-    }
-
-    fn partition(&self) -> PathBuf {
-        self.directory.path().join("ours-0")
-    }
-}
-
-/// What a producer sends: number `number`, in one of the codecs.
-fn batch(number: u32) -> Bytes {
-    let codecs = Compression::ALL;
-    let codec = codecs[usize::try_from(number).unwrap() % codecs.len()];
-    let mut builder = BatchBuilder::new(codec);
-    if number.is_multiple_of(3) {
-        let base_sequence = i32::try_from(number * 8).unwrap();
-        builder = builder.producer(Producer { id: 77, epoch: 2, base_sequence });
-    }
-    for record in 0..8 {
-        let timestamp = WallTime::from_millis(START.as_millis() + i64::from(number * 10 + record % 4));
-        let key = (record != 1).then(|| format!("key-{number}-{record}"));
-        let value = (record != 2).then(|| format!("value {number} {record} ").repeat(10));
-        let headers = [
-            Header { key: "trace".to_owned(), value: Some(Bytes::from(vec![0xff; 4])) },
-            Header { key: String::new(), value: None },
-        ];
-        let headers = &headers[..usize::try_from(record).unwrap() % 3];
-        builder
-            .append(
-                timestamp,
-                key.as_deref().map(str::as_bytes),
-                value.as_deref().map(str::as_bytes),
-                headers,
-            )
-            .unwrap();
-    }
-    builder.build().unwrap().freeze()
-}
-
-/// Appends what a leader would over three leaderships.
-fn lead(node: &Node) {
-    for epoch in [0, 1, 4] {
-        lead_in(node, epoch, 0..40);
-    }
-    assert!(files(&node.partition(), &["log"]).len() >= 4, "several segments");
-    node.log().flush().unwrap();
-}
-
-/// Appends what a leader would in one leadership: one batch at a time, or two.
-fn lead_in(node: &Node, epoch: i32, numbers: Range<u32>) {
-    let epoch = LeaderEpoch::new(epoch).unwrap();
-    node.log().assign_epoch(epoch).unwrap();
-    for number in numbers {
-        let inputs = [batch(number * 2), batch(number * 2 + 1)];
-        let inputs = &inputs[..1 + usize::try_from(number).unwrap() % 2];
-        node.log().append_as_leader(inputs, epoch, START).unwrap();
-    }
-}
-
-/// Copies everything from the leader by its answers, as a follower does.
-fn follow(leader: &Node, follower: &Node) {
-    let (leader, follower) = (leader.log(), follower.log());
-    let limits = ReadLimits { max_bytes: 3000, min_one_batch: true, upper: leader.log_end() };
-    while follower.log_end() < leader.log_end() {
-        let read = leader.read(follower.log_end(), limits).unwrap();
-        follower.append_as_follower(&read.records, LeaderEpoch::new(4).unwrap(), START).unwrap();
-    }
-    follower.flush().unwrap();
-}
-
-fn files(partition: &Path, extensions: &[&str]) -> Vec<String> {
-    let mut files: Vec<String> = fs::read_dir(partition)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|e| extensions.iter().any(|wanted| e == *wanted)))
-        .map(|path| path.to_str().unwrap().to_owned())
-        .collect();
-    files.sort();
-    files
-}
-
-/// Everything that DumpLogSegments said about some files. It exits 0 on most corruption, so its words count.
-struct Verdict {
-    printed: String,
-    /// Complaints; none when all is well.
-    complaints: Vec<String>,
-    /// Where offsets are missing: the one before and the one after. Normal in what compaction left.
-    gaps: Vec<(i64, i64)>,
-}
-
-/// Runs Kafka's DumpLogSegments on the files; `None` when Kafka is left out.
-fn kafka(files: &[String], options: &[&str]) -> Option<Verdict> {
-    let mut command = parts::dump_log_segments()?;
-    let output = command.args(options).arg("--files").arg(files.join(",")).output().expect("java starts");
-    let mut complaints = Vec::new();
-    let mut gaps = Vec::new();
-    for line in String::from_utf8_lossy(&output.stderr).lines() {
-        let pair = line.trim_start().split_once(" is followed by ");
-        match pair.and_then(|(before, after)| Some((before.parse().ok()?, after.parse().ok()?))) {
-            // A segment that does not begin at 0: not a gap.
-            Some((-1, _)) => {}
-            Some(gap) => gaps.push(gap),
-            None if line.starts_with("Non-consecutive offsets in ") => {}
-            None => complaints.push(line.to_owned()),
-        }
-    }
-    if !output.status.success() {
-        complaints.push(output.status.to_string());
-    }
-    Some(Verdict { printed: String::from_utf8(output.stdout).unwrap(), complaints, gaps })
-}
-
-/// Asserts that Kafka reads these directories as we do, to the last field, and finds nothing wrong with their indexes.
-/// One start of Java reads all of them.
-fn assert_kafka_agrees(partitions: &[PathBuf]) {
-    let logs: Vec<String> = partitions.iter().flat_map(|partition| files(partition, &["log"])).collect();
-    let Some(verdict) = kafka(&logs, &["--deep-iteration", "--print-data-log"]) else { return };
-    assert_eq!(verdict.complaints, [""; 0]);
-    let dump = KafkaDump::parse(&verdict.printed).unwrap();
-    let mut gaps = Vec::new();
-    let mut segments = 0;
-    for partition in partitions {
-        let (good, ours) = log_dump::dump(partition);
-        let ours = ours.segments;
-        assert!(good, "{}", partition.display());
-        for segment in &ours {
-            assert!(segment.batches.iter().all(|batch| batch.crc_ok), "{}", segment.path.display());
-            segment.assert_as_kafka_reads_it(&dump.logs[segment.path.to_str().unwrap()]);
-            gaps.append(&mut gaps_of(segment));
-        }
-        segments += ours.len();
-        assert_eq!(log_dump::verify(partition), (true, vec![]), "our own check: {}", partition.display());
-    }
-    assert_eq!(segments, dump.logs.len(), "every segment was compared");
-    gaps.sort_unstable();
-    let mut kafkas_gaps = verdict.gaps;
-    kafkas_gaps.sort_unstable();
-    assert_eq!(kafkas_gaps, gaps);
-    assert_kafka_likes_the_indexes(partitions);
-}
-
-/// Where records are missing within a segment, as Kafka counts: from record to record.
-fn gaps_of(segment: &Segment) -> Vec<(i64, i64)> {
-    let offsets: Vec<i64> =
-        segment.batches.iter().flat_map(|batch| &batch.records).map(|record| record.offset).collect();
-    offsets.windows(2).map(|pair| (pair[0], pair[1])).filter(|(before, after)| before + 1 != *after).collect()
-}
-
-fn assert_kafka_likes_the_indexes(partitions: &[PathBuf]) {
-    let indexes: Vec<String> =
-        partitions.iter().flat_map(|partition| files(partition, &["index", "timeindex"])).collect();
-    // Each entry is looked up in the log beside the index: mismatches are complaints.
-    let Some(verdict) = kafka(&indexes, &[]) else { return };
-    assert_eq!(verdict.complaints, [""; 0]);
-    let dump = KafkaDump::parse(&verdict.printed).unwrap();
-    for partition in partitions {
-        let in_here = |file: &&String| Path::new(file).starts_with(partition);
-        let entries: usize =
-            dump.offset_indexes.iter().filter(|(file, _)| in_here(file)).map(|(_, found)| found.len()).sum();
-        let times: usize =
-            dump.time_indexes.iter().filter(|(file, _)| in_here(file)).map(|(_, found)| found.len()).sum();
-        assert!(entries > 0 && times > 0, "{}: {entries} and {times} entries", partition.display());
-    }
-    let Some(verdict) = kafka(&indexes, &["--index-sanity-check"]) else { return };
-    assert_eq!(verdict.complaints, [""; 0]);
-    let checked = |line: &&str| !line.starts_with("Dumping ");
-    let printed: Vec<&str> = verdict.printed.lines().filter(checked).collect();
-    // A segment that has only just been begun has nothing indexed.
-    let is_empty = |file: &String| fs::metadata(file).unwrap().len() == 0;
-    let said = |file| if is_empty(file) { "is empty." } else { "passed sanity check." };
-    let expected: Vec<String> = indexes.iter().map(|file| format!("{file} {}", said(file))).collect();
-    assert_eq!(printed, expected);
-}
-
-fn led() -> Node {
-    let leader = Node::new();
-    lead(&leader);
-    leader
-}
-
-fn followed() -> Node {
-    let (leader, follower) = (led(), Node::new());
-    follow(&leader, &follower);
-    log_dump::assert_identical(&[&leader.partition(), &follower.partition()]);
-    follower
-}
-
-/// Cut in the middle of the second leadership, as a new leader orders, and written on in a third.
-fn truncated() -> Node {
-    let node = led();
-    let cut = Offset::new(node.log().log_end().get() / 2).unwrap();
-    node.log().truncate_to(cut, Offset::ZERO, CutOrder::Leader).unwrap();
-    lead_in(&node, 9, 0..40);
-    node
-}
-
-/// Not closed, its last batch torn, its indexes lost; then opened again and written on.
-fn recovered() -> Node {
-    let mut node = led();
-    let end = node.log().log_end();
-    node.log = None;
-    let logs = files(&node.partition(), &["log"]);
-    let torn = &batch(1)[..100];
-    OpenOptionsOfFiles::new().append(true).open(logs.last().unwrap()).unwrap().write_all(torn).unwrap();
-    for index in files(&node.partition(), &["index", "timeindex"]) {
-        fs::remove_file(index).unwrap();
-    }
-    let report = node.open();
-    assert!(report.repairs.iter().any(|repair| matches!(repair, Repair::TailCut { .. })), "{report:?}");
-    assert_eq!(node.log().log_end(), end, "only the torn batch is gone");
-    lead_in(&node, 5, 0..40);
-    node
-}
-
-/// Begun anew at an offset far from 0, and its beginning removed again later.
-fn with_a_log_start() -> Node {
-    let node = Node::new();
-    node.log()
-        .truncate_fully_and_start_at(Offset::new(1_000_000).unwrap(), Offset::ZERO, CutOrder::Leader)
-        .unwrap();
-    lead(&node);
-    let middle = Offset::new(1_000_000 + (node.log().log_end().get() - 1_000_000) / 2).unwrap();
-    node.log().raise_log_start(middle).unwrap();
-    assert!(node.log().log_start() >= middle);
-    node
-}
-
-/// Timestamps that are absent, fall, lie before 1970 or far in the future.
-fn with_odd_timestamps() -> Node {
-    let node = Node::new();
-    let epoch = LeaderEpoch::new(0).unwrap();
-    node.log().assign_epoch(epoch).unwrap();
-    let future = START.as_millis() + 10 * 365 * 24 * 3_600_000;
-    for round in 0..200_i64 {
-        let codec = Compression::ALL[usize::try_from(round).unwrap() % Compression::ALL.len()];
-        let mut builder = BatchBuilder::new(codec);
-        for timestamp in [-1, START.as_millis() - round, future + round % 7, 0, -1] {
-            let timestamp = WallTime::from_millis(if round % 4 == 0 { -1 } else { timestamp });
-            builder.append(timestamp, None, Some(b"odd"), &[]).unwrap();
-        }
-        node.log().append_as_leader(&[builder.build().unwrap().freeze()], epoch, START).unwrap();
-    }
-    node
-}
-
-/// What only Kafka writes: transactional batches, the marks that end transactions, batches that compaction emptied.
-fn with_foreign_batches() -> Node {
-    let node = Node::new();
-    let epoch = LeaderEpoch::new(3).unwrap();
-    let mut bytes = BytesMut::new();
-    let mut offset = 0;
-    for round in 0..40 {
-        let at = |offset| Offset::new(offset).unwrap();
-        let producer = Producer { id: 4000, epoch: 1, base_sequence: round };
-        let mut data = BatchBuilder::new(Compression::Lz4)
-            .producer(producer)
-            .transactional()
-            .base_offset(at(offset))
-            .leader_epoch(epoch);
-        data.append(START, Some(b"k"), Some(&[b'v'; 200]), &[]).unwrap();
-        bytes.extend_from_slice(&data.build().unwrap());
-        let mark = ControlRecord::end_transaction(round % 2 == 0, round);
-        let control = BatchBuilder::new(Compression::None)
-            .producer(Producer { base_sequence: -1, ..producer })
-            .transactional()
-            .base_offset(at(offset + 1))
-            .leader_epoch(epoch);
-        bytes.extend_from_slice(&control.build_control(mark, START).unwrap());
-        bytes.extend_from_slice(&empty_batch(offset + 2, 4, epoch));
-        offset += 2 + 4;
-    }
-    node.log().append_as_follower(&bytes.freeze(), epoch, START).unwrap();
-    assert_eq!(node.log().log_end().get(), offset);
-    node
-}
-
-/// What compaction leaves of a batch of `count` records that are all gone: its header.
-fn empty_batch(base_offset: i64, count: i32, epoch: LeaderEpoch) -> BytesMut {
-    let mut builder = BatchBuilder::new(Compression::None)
-        .producer(Producer { id: 4000, epoch: 1, base_sequence: 100 })
-        .base_offset(Offset::new(base_offset).unwrap())
-        .leader_epoch(epoch);
-    for _ in 0..count {
-        builder.append(START, None, None, &[]).unwrap();
-    }
-    let mut batch = builder.build().unwrap();
-    batch.truncate(61);
-    batch[8..12].copy_from_slice(&(61_i32 - 12).to_be_bytes());
-    batch[57..61].copy_from_slice(&0_i32.to_be_bytes());
-    let crc = crc32c::crc32c(&batch[21..]);
-    batch[17..21].copy_from_slice(&crc.to_be_bytes());
-    batch
-}
-
-/// A copy of a log that Kafka wrote and compacted: offsets are missing within and between batches.
-fn with_gaps() -> Node {
-    let fixture = Fixture::unpack("compacted");
-    let node = Node::new();
-    let kafkas = &fixture.partitions()[0];
-    for segment in files(kafkas, &["log"]) {
-        let bytes = Bytes::from(fs::read(segment).unwrap());
-        if node.log().log_end() == Offset::ZERO {
-            let first = batches(&bytes).next().unwrap().unwrap().base_offset();
-            node.log().truncate_fully_and_start_at(first, Offset::ZERO, CutOrder::Leader).unwrap();
-        }
-        node.log().append_as_follower(&bytes, LeaderEpoch::new(1000).unwrap(), START).unwrap();
-    }
-    node
-}
+const LEADER: ServerId = (1, Program::LeaderSvc);
+const AGENT: ServerId = (2, Program::FollowerAgent);
+const TOPIC: &str = "served";
+/// Several requests of several batches for each codec.
+const RECORDS_PER_CODEC: usize = 400;
+const CAUGHT_UP_WITHIN: Duration = Duration::from_secs(60);
 
 #[test]
 fn kafka_reads_every_kind_of_log_that_we_write() {
@@ -420,4 +69,83 @@ fn kafka_would_complain_of_a_wrong_index_and_a_wrong_byte() {
     let Some(verdict) = kafka(&logs[..1], &[]) else { return };
     let dump = KafkaDump::parse(&verdict.printed).unwrap();
     assert!(dump.logs[&logs[0]].batches.iter().any(|batch| !batch.is_valid));
+}
+
+async fn pair() -> (Cluster, Client) {
+    let cluster = Plan::new().program(LEADER.0, LEADER.1).program(AGENT.0, AGENT.1).start().await;
+    let client = Client::new(ClientConfig::new(vec![cluster.bootstrap().parse().unwrap()])).unwrap();
+    wait::until("the agent's registration", wait::SOON, async || {
+        (client.describe_cluster().await.ok()?.nodes.len() == 2).then_some(())
+    })
+    .await;
+    let properties = TopicProperties {
+        segment_bytes: 64 << 10,
+        index_interval_bytes: 512,
+        min_insync_replicas: 1,
+        ..TopicProperties::default()
+    };
+    let nodes = [LEADER.0, AGENT.0].map(|node| NodeId::new(node).unwrap());
+    let create = CreateTopic {
+        name: TOPIC.parse().unwrap(),
+        partitions: 1,
+        placement: Placement::Nodes(nodes.to_vec()),
+        properties,
+    };
+    client.create_topic(&create).await.unwrap();
+    (cluster, client)
+}
+
+/// Produces with every codec at the same time, so that their batches lie side by side in the log.
+async fn produce(client: &Client, round: i32) {
+    let topic: TopicName = TOPIC.parse().unwrap();
+    let codecs = Compression::ALL.into_iter().map(|compression| {
+        let (client, topic) = (client.clone(), topic.clone());
+        tokio::spawn(async move {
+            let config = ProducerConfig { compression, batch_bytes: 2000, ..ProducerConfig::default() };
+            let producer = Producer::new(client, config).unwrap();
+            for number in 0..RECORDS_PER_CODEC {
+                let text = |what: &str| Bytes::from(format!("{what} {compression:?} {round} {number}"));
+                let header = Header { key: "n".to_owned(), value: (number % 2 == 0).then(|| text("header")) };
+                let record = ProducerRecord {
+                    key: (number % 3 != 0).then(|| text("key")),
+                    value: (number % 5 != 0).then(|| text("value ").repeat(5).into()),
+                    headers: vec![header; number % 3],
+                    ..ProducerRecord::default()
+                };
+                producer.send(&topic, record).await.unwrap();
+            }
+            producer.flush().await.unwrap();
+        })
+    });
+    for codec in codecs.collect::<Vec<_>>() {
+        codec.await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kafka_reads_what_the_programs_wrote_under_load() {
+    let (mut cluster, client) = pair().await;
+    for round in 0..3 {
+        produce(&client, round).await;
+        // Each start is a leadership of its own.
+        cluster.server_mut(LEADER).kill();
+        cluster.start_and_wait(LEADER).await;
+    }
+    produce(&client, 3).await;
+    wait::until("the follower", CAUGHT_UP_WITHIN, async || {
+        let (rows, _) = client.describe_replication(&[]).await.ok()?;
+        let [row] = rows.as_slice() else { return None };
+        (row.in_sync && row.acknowledged_offset == row.leader_end_offset).then_some(())
+    })
+    .await;
+    for server in [AGENT, LEADER] {
+        cluster.server_mut(server).terminate(wait::SOON).await;
+    }
+    let partitions = [LEADER, AGENT].map(|(node, _)| cluster.data_dir(node).join(format!("{TOPIC}-0")));
+    log_dump::assert_identical(&partitions.each_ref().map(|partition| partition.as_path()));
+    let written = log_dump::dump(&partitions[1]).1;
+    let epochs: Vec<i32> = written.leader_epochs.iter().map(|entry| entry.epoch).collect();
+    assert_eq!(epochs, [0, 1, 2, 3]);
+    assert!(written.segments.len() >= 4, "several segments");
+    assert_kafka_agrees(&partitions);
 }
