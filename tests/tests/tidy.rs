@@ -61,6 +61,21 @@ fn what_comes_from_others_may_be_used() {
     assert_none(&supply::other_sources(&metadata));
 }
 
+/// tests/run names integration tests to cargo, which would take every crate's test of that name.
+#[test]
+fn names_of_integration_tests_are_unique() {
+    let mut names: Vec<_> = files::of_the_repository(&root())
+        .iter()
+        .filter(|path| path.parent().is_some_and(|folder| folder.ends_with("tests")))
+        .filter_map(|path| path.file_name().map(std::ffi::OsStr::to_owned))
+        .collect();
+    names.sort();
+    let doubled = names.windows(2).filter(|pair| matches!(pair, [one, other] if one == other));
+    let complaints: Vec<String> =
+        doubled.flatten().map(|name| format!("{} is there twice", name.display())).collect();
+    assert_none(&complaints);
+}
+
 #[test]
 fn every_file_keeps_the_rules() {
     let root = root();
