@@ -5,6 +5,7 @@
 //! (design.md 6.3). Nothing is deleted here: a directory that no record knows is a *stray* and only reported.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_coordination::{
@@ -120,7 +121,9 @@ impl Volume {
             Ok::<_, VolumeError>((disk, identity))
         })
         .await?;
-        let volume = self.clone();
+        // Held until the rotation has ended: it goes on in the store after the identity is on the disk.
+        let disk = Arc::new(disk);
+        let (volume, written) = (self.clone(), Arc::clone(&disk));
         let persist = async move |verdict, identity| {
             on_disk(move || {
                 if verdict == DiskVerdict::Foreign {
@@ -129,11 +132,12 @@ impl Volume {
                     );
                     volume.renew_incarnations()?;
                 }
-                disk.write(identity)
+                written.write(identity)
             })
             .await
         };
         rotate_disk_identity(coordination, node, identity, fresh_incarnation(), persist).await?;
+        drop(disk);
         Ok(())
     }
 
@@ -201,8 +205,13 @@ pub async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
 
 #[cfg(test)]
 mod tests {
-    use highwater_coordination::{FileCoordination, FileOptions};
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+    use async_trait::async_trait;
+    use highwater_coordination::{CasOutcome, ClusterView, FileCoordination, FileOptions, Liveness};
     use highwater_log::checkpoint::{CheckpointState, write_partition_metadata};
+    use highwater_types::{NodeRecord, PartitionEpoch, PartitionRecord, Program, TopicRecord};
+    use tokio::sync::watch;
 
     use super::*;
 
@@ -241,18 +250,82 @@ mod tests {
         drop(Volume::claim(&data, node(1), &store).await.unwrap());
     }
 
-    #[tokio::test]
-    async fn both_programs_of_a_node_may_take_it_into_use_at_the_same_time() {
-        let dir = tempfile::tempdir().unwrap();
-        let (first, second) = (store(dir.path()).await, store(dir.path()).await);
-        let data = dir.path().join("data");
-        for _ in 0..10 {
-            let claims = tokio::join!(
-                Volume::claim(&data, node(1), &first),
-                Volume::claim(&data, node(1), &second)
-            );
-            assert!(claims.0.is_ok() && claims.1.is_ok(), "{:?}, {:?}", claims.0.err(), claims.1.err());
+    /// A store that looks, with every change of a node's record, whether another start could begin now.
+    #[derive(Debug)]
+    struct Onlooker {
+        store: FileCoordination,
+        data: PathBuf,
+        changes: AtomicU32,
+        saw_it_free: AtomicBool,
+    }
+
+    #[async_trait]
+    impl Coordination for Onlooker {
+        fn view(&self) -> watch::Receiver<Arc<ClusterView>> {
+            self.store.view()
         }
+
+        async fn ensure_cluster_id(&self, proposed: ClusterId) -> Result<ClusterId, CoordinationError> {
+            self.store.ensure_cluster_id(proposed).await
+        }
+
+        async fn create_topic(
+            &self,
+            topic: TopicRecord,
+            partitions: Vec<PartitionRecord>,
+        ) -> Result<CasOutcome<TopicRecord>, CoordinationError> {
+            self.store.create_topic(topic, partitions).await
+        }
+
+        async fn delete_topic(&self, id: TopicId) -> Result<TopicRecord, CoordinationError> {
+            self.store.delete_topic(id).await
+        }
+
+        async fn swap_partition(
+            &self,
+            new: PartitionRecord,
+            expected: PartitionEpoch,
+        ) -> Result<CasOutcome<PartitionRecord>, CoordinationError> {
+            self.store.swap_partition(new, expected).await
+        }
+
+        async fn swap_node(
+            &self,
+            new: NodeRecord,
+            expected: u64,
+        ) -> Result<CasOutcome<NodeRecord>, CoordinationError> {
+            let locks = PartitionLocks::open(&self.data).unwrap();
+            let other = DiskIdFile::try_lock(&OsStorage, &self.data, &locks).unwrap();
+            self.saw_it_free.fetch_or(other.is_some(), Ordering::Relaxed);
+            self.changes.fetch_add(1, Ordering::Relaxed);
+            self.store.swap_node(new, expected).await
+        }
+
+        async fn renew_liveness(
+            &self,
+            node: NodeId,
+            program: Program,
+        ) -> Result<Liveness, CoordinationError> {
+            self.store.renew_liveness(node, program).await
+        }
+
+        async fn refresh(&self) -> Result<Arc<ClusterView>, CoordinationError> {
+            self.store.refresh().await
+        }
+    }
+
+    #[tokio::test]
+    async fn no_other_start_of_the_node_begins_before_the_rotation_has_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let (data, store) = (dir.path().join("data"), store(dir.path()).await);
+        let (changes, saw_it_free) = (AtomicU32::new(0), AtomicBool::new(false));
+        let onlooker = Onlooker { store, data: data.clone(), changes, saw_it_free };
+        Volume::claim(&data, node(1), &onlooker).await.unwrap();
+        assert_eq!(onlooker.changes.load(Ordering::Relaxed), 2, "next, then current");
+        assert!(
+            !onlooker.saw_it_free.load(Ordering::Relaxed),
+            "both starts would rotate, and one would fail"
+        );
     }
 
     #[tokio::test]

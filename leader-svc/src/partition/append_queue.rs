@@ -9,7 +9,7 @@ use std::sync::Weak;
 use bytes::Bytes;
 use highwater_log::OffsetRange;
 use highwater_node::{PushError, SerialQueue};
-use highwater_types::{ErrorCode, Offset, ReplicationError};
+use highwater_types::{Offset, ReplicationError};
 use tokio::sync::oneshot;
 
 use super::handle::LedPartition;
@@ -57,6 +57,10 @@ impl AppendQueue {
         self.0.push(append).await
     }
 
+    pub(super) fn has_panicked(&self) -> bool {
+        self.0.has_panicked()
+    }
+
     /// Lets what was accepted run, and accepts nothing more.
     pub(super) async fn close(&self) {
         self.0.close().await;
@@ -81,6 +85,10 @@ impl FlushQueue {
         match self.0.try_push(()) {
             Ok(()) | Err(PushError::Full(()) | PushError::Closed(())) => {}
         }
+    }
+
+    pub(super) fn has_panicked(&self) -> bool {
+        self.0.has_panicked()
     }
 
     pub(super) async fn close(&self) {
@@ -112,6 +120,9 @@ impl LedPartition {
                 }
                 if self.is_fsync() {
                     self.flush_queue.request();
+                    if self.flush_queue.has_panicked() {
+                        self.on_panic();
+                    }
                 }
                 self.context.purgatory.wake(self.replica.id());
                 self.execute_effects();
@@ -151,9 +162,4 @@ fn answer(
     outcome: Result<Appended, ReplicationError>,
 ) {
     let _nobody = reply.send(outcome);
-}
-
-/// The queue is closed, or was dropped with the append in it.
-pub(super) fn queue_closed() -> ReplicationError {
-    ReplicationError::new(ErrorCode::NotLeaderOrFollower, "this node stops leading the partition")
 }

@@ -11,7 +11,7 @@ use highwater_wire::produce::{Acks, Produced};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use super::append_queue::{Append, Appended, queue_closed};
+use super::append_queue::{Append, Appended};
 use super::handle::LedPartition;
 use crate::produce::CheckedBatches;
 
@@ -36,14 +36,14 @@ impl LedPartition {
         timeout_at(until, self.appends.push(append))
             .await
             .map_err(|_| timed_out("to be appended; nothing was"))?
-            .map_err(|_| queue_closed())?;
+            .map_err(|_| self.queue_closed())?;
         if acks == Acks::None {
             return Ok(Produced::default());
         }
         let appended: Appended = timeout_at(until, appended)
             .await
             .map_err(|_| timed_out("for the append"))?
-            .map_err(|_| queue_closed())??;
+            .map_err(|_| self.queue_closed())??;
         let end = appended.range.end;
         match acks {
             Acks::All => self.committed(end, until).await?,
@@ -56,6 +56,14 @@ impl LedPartition {
             leader_epoch: Some(self.replica.epoch()),
             log_start: Some(appended.log_start),
         })
+    }
+
+    /// The queue is closed, or was dropped with the append in it.
+    fn queue_closed(&self) -> ReplicationError {
+        if self.appends.has_panicked() {
+            self.on_panic();
+        }
+        ReplicationError::new(ErrorCode::NotLeaderOrFollower, "this node stops leading the partition")
     }
 
     async fn committed(&self, end: Offset, until: Instant) -> Result<(), ReplicationError> {

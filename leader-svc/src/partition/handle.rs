@@ -180,12 +180,23 @@ impl LedPartition {
         }
         tracing::error!(partition = %self.id_name(), %error, "could not {what}");
         if self.replica.is_over() {
-            let why = ReplicationError::new(ErrorCode::StorageError, format!("could not {what}: {error}"));
-            self.stop_leading(&why);
-            if let Some(this) = self.this.upgrade() {
-                // The manager is gone when the program stops: then nobody has to hear it.
-                let _stopping = self.context.events.send(PartitionEvent::Failed(this));
-            }
+            self.fail(format!("could not {what}: {error}"));
+        }
+    }
+
+    /// A job of one of the queues panicked: what it left behind is found out by opening the log again.
+    pub(super) fn on_panic(&self) {
+        if !self.stopped.load(Ordering::Acquire) {
+            self.fail("a write failed unexpectedly".to_owned());
+        }
+    }
+
+    /// Ends the leadership for good and tells the manager.
+    fn fail(&self, why: String) {
+        self.stop_leading(&ReplicationError::new(ErrorCode::StorageError, why));
+        if let Some(this) = self.this.upgrade() {
+            // The manager is gone when the program stops: then nobody has to hear it.
+            let _stopping = self.context.events.send(PartitionEvent::Failed(this));
         }
     }
 
