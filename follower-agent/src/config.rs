@@ -24,6 +24,8 @@ highwater_node::settings! {
         response_max_bytes: ByteSize = "replica.fetch.response.max.bytes", default "10MiB", in ByteSize(1)..=ByteSize(1 << 30);
         /// How many bytes of records of one partition may wait for their append while the next ones are fetched.
         read_ahead_bytes: ByteSize = "replica.fetch.read.ahead.bytes", default "4MiB", in ByteSize(1)..=ByteSize(1 << 30);
+        /// How many bytes of records of all partitions may wait for their append before each partition waits for its own.
+        queued_bytes_max: ByteSize = "replica.fetch.queued.max.bytes", default "256MiB", in ByteSize(1)..=ByteSize(1 << 40);
         /// The largest batch that is taken, in bytes, where max.message.bytes of the topic is not larger; only adopted logs can hold larger ones.
         batch_max_bytes: ByteSize = "replica.fetch.batch.max.bytes", default "64MiB", in ByteSize(1024)..=ByteSize(1 << 30);
         /// The first wait after a failure, of a connection or of a partition, in milliseconds; each further failure in a row doubles it, with jitter.

@@ -190,3 +190,7 @@ impl Connector for CallOptions {
         Arc::new(GrpcLeader::new(endpoint.clone(), self.clone()))
     }
 }
+
+#[cfg(test)]
+#[path = "leader_endpoint_test.rs"]
+mod tests;

@@ -6,6 +6,7 @@
 //! process's bound.
 
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -225,11 +226,11 @@ impl Agent {
         let Self { server, listener, parts } = self;
         tracing::info!(address = %listener.address(), node = parts.config.common.node_id.get(), "serving");
         let health = server.health();
-        // Ends the server when following turns out to be impossible, too.
+        // Either half ends the other: a program that cannot serve, or cannot follow, is of no use.
         let ending = stop.child_token();
         let serving = async {
             let served = server.serve(listener, ending.clone()).await;
-            parts.purgatory.drain();
+            ending.cancel();
             parts.closing.cancel();
             served.map_err(AgentError::from)
         };
@@ -327,8 +328,12 @@ impl Parts {
 
     fn shared(&self, volume: Volume, fetchers: Arc<Fetchers>) -> Shared {
         let own = &self.config.own;
-        let context =
-            PartitionContext { clocks: self.clocks.clone(), purgatory: Arc::clone(&self.purgatory) };
+        let context = PartitionContext {
+            clocks: self.clocks.clone(),
+            purgatory: Arc::clone(&self.purgatory),
+            queued_bytes_max: own.queued_bytes_max.0,
+            queued_bytes: AtomicU64::new(0),
+        };
         Shared {
             node: self.config.common.node_id,
             volume,

@@ -7,7 +7,7 @@
 
 mod queues;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use highwater_types::{
 };
 use parking_lot::Mutex;
 
-use self::queues::{FlushQueue, WorkQueue};
+use self::queues::{FlushQueue, Queued, Work, WorkQueue};
 use crate::fetcher::{Applied, Followed, ReadySet};
 
 /// How many answers of one partition may wait for their append, whatever their size.
@@ -41,6 +41,10 @@ const READERS_CHECK: Duration = Duration::from_millis(5);
 pub(crate) struct PartitionContext {
     pub(crate) clocks: Clocks,
     pub(crate) purgatory: Arc<FetchPurgatory>,
+    /// `replica.fetch.queued.max.bytes`.
+    pub(crate) queued_bytes_max: u64,
+    /// Bytes of records that wait for their append, of all partitions.
+    pub(crate) queued_bytes: AtomicU64,
 }
 
 impl PartitionContext {
@@ -58,7 +62,7 @@ pub(crate) struct FollowedPartition {
     work: WorkQueue,
     flushes: FlushQueue,
     /// Answers that wait for their append, or are being appended.
-    queued_answers: AtomicUsize,
+    queued_answers: Arc<AtomicUsize>,
     /// The newest record that names a leader; taken by the work that adopts it.
     leadership: Mutex<Option<Arc<PartitionRecord>>>,
     ready: Mutex<Option<Arc<ReadySet>>>,
@@ -82,7 +86,7 @@ impl FollowedPartition {
             context,
             work: WorkQueue::new(&name, Weak::clone(this)),
             flushes: FlushQueue::new(&name, Weak::clone(this)),
-            queued_answers: AtomicUsize::new(0),
+            queued_answers: Arc::default(),
             leadership: Mutex::new(None),
             ready: Mutex::new(None),
             question: Mutex::new(None),
@@ -113,7 +117,7 @@ impl FollowedPartition {
         let replaced = self.leadership.lock().replace(Arc::clone(record));
         // A record that still waited has its work in the queue already.
         if replaced.is_none() {
-            self.work.push(queues::Work::AdoptLeadership);
+            self.work.push(Work::AdoptLeadership);
         }
     }
 
@@ -147,16 +151,29 @@ impl FollowedPartition {
         }
     }
 
+    /// Whether it fetches no more until one of its own appends ends: many small answers are as slow to append as a few
+    /// large ones, and the memory of all partitions together is bounded.
+    fn must_pause(&self) -> bool {
+        let answers = self.queued_answers.load(Ordering::Acquire);
+        let is_crowded = self.context.queued_bytes.load(Ordering::Acquire) >= self.context.queued_bytes_max;
+        answers >= QUEUED_ANSWERS_MAX || (answers > 0 && is_crowded)
+    }
+
     // === steps ===
 
     /// Does what a call into the replica asks for.
     fn absorb(&self, step: FollowerStep) {
         let FollowerStep { work, high_watermark, .. } = step;
         for work in work {
-            if matches!(work, FollowerWork::Append(_)) {
-                self.queued_answers.fetch_add(1, Ordering::AcqRel);
-            }
-            self.work.push(queues::Work::OnLog(work));
+            let queued = match &work {
+                FollowerWork::Append(append) => Some(Queued::new(self, append.bytes())),
+                FollowerWork::Truncate { .. }
+                | FollowerWork::RestartAt { .. }
+                | FollowerWork::RenewIncarnation { .. }
+                | FollowerWork::RaiseLogStart(_)
+                | FollowerWork::Recover => None,
+            };
+            self.work.push(Work::OnLog(work, queued));
         }
         if high_watermark.is_some() {
             self.context.purgatory.wake(self.replica.id());
@@ -204,8 +221,7 @@ impl Followed for FollowedPartition {
 
     fn intent(&self, now: MonotonicTime) -> FetchIntent {
         match self.replica.intent(now) {
-            // Many small answers are as slow to append as a few large ones.
-            FetchIntent::Ask(ask) if self.queued_answers.load(Ordering::Acquire) >= QUEUED_ANSWERS_MAX => {
+            FetchIntent::Ask(ask) if self.must_pause() => {
                 FetchIntent::Ask(FetchAsk { paused: true, max_bytes: 0, ..ask })
             }
             intent @ (FetchIntent::Ask(_) | FetchIntent::NotBefore(_) | FetchIntent::Not) => intent,

@@ -5,14 +5,14 @@
 //! while the next append runs; the loop is told after each. Both queues are bounded: appends by the loop, which pauses the
 //! partition before there is no room, everything else by being queued once at a time.
 
-use std::sync::Weak;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use highwater_node::{PushError, SerialQueue};
 use highwater_protocol::follower::PartitionFetchState;
 use highwater_replica::FollowerWork;
 
-use super::{FollowedPartition, QUEUED_ANSWERS_MAX};
+use super::{FollowedPartition, PartitionContext, QUEUED_ANSWERS_MAX};
 
 /// Work that runs without a break, at most.
 const BATCH_MAX: usize = 16;
@@ -26,10 +26,35 @@ const FLUSHES: usize = 2;
 /// Something to do in order.
 #[derive(Debug)]
 pub(super) enum Work {
-    /// What the core asks for.
-    OnLog(FollowerWork),
-    /// A record names a new leadership.
+    /// What the core asks for; for an append with the room that it takes up.
+    OnLog(FollowerWork, Option<Queued>),
+    /// A record names a new leadership: [`FollowedPartition::adopt_leadership`].
     AdoptLeadership,
+}
+
+/// The room that an answer takes up until it is appended, or dropped.
+#[derive(Debug)]
+pub(super) struct Queued {
+    context: Arc<PartitionContext>,
+    answers: Arc<AtomicUsize>,
+    bytes: u64,
+}
+
+impl Queued {
+    pub(super) fn new(partition: &FollowedPartition, bytes: usize) -> Self {
+        let (context, answers) = (Arc::clone(&partition.context), Arc::clone(&partition.queued_answers));
+        let bytes = bytes as u64;
+        answers.fetch_add(1, Ordering::AcqRel);
+        context.queued_bytes.fetch_add(bytes, Ordering::AcqRel);
+        Self { context, answers, bytes }
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        self.answers.fetch_sub(1, Ordering::AcqRel);
+        self.context.queued_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
 }
 
 /// The queue of work on the log.
@@ -107,31 +132,32 @@ impl FollowedPartition {
     /// *Blocks.*
     fn run_work(&self, batch: Vec<Work>) {
         for work in batch {
-            let now = self.context.now();
-            let step = match work {
-                Work::OnLog(work) => {
-                    let step = self.replica.execute(&work, now);
-                    if matches!(work, FollowerWork::Append(_)) {
-                        self.queued_answers.fetch_sub(1, Ordering::AcqRel);
-                    }
-                    step
-                }
-                Work::AdoptLeadership => {
-                    let Some(record) = self.leadership.lock().take() else { continue };
-                    let (Some(leader), Some(epoch)) = (record.leader, record.leader_epoch) else { continue };
-                    let (was_news, step) = self.replica.on_leader(leader, epoch, record.partition_epoch, now);
-                    if was_news {
-                        tracing::info!(partition = %self.name(), %leader, %epoch, "follows a new leadership");
-                        // Whoever waits on the old leadership learns of the new one.
-                        self.context.purgatory.wake(self.replica.id());
-                    }
-                    step
-                }
-            };
-            self.absorb(step);
+            if let Work::OnLog(work, queued) = work {
+                let step = self.replica.execute(&work, self.context.now());
+                drop(queued);
+                self.absorb(step);
+            }
+            self.adopt_leadership();
         }
         self.flush_if_needed();
         self.tell_loop();
+    }
+
+    /// Takes over what the newest record says, if that is news. When the disk does not let it, it is tried again after the
+    /// next work, which is the log's recovery. *Blocks.*
+    fn adopt_leadership(&self) {
+        let Some(record) = self.leadership.lock().take() else { return };
+        let (Some(leader), Some(epoch)) = (record.leader, record.leader_epoch) else { return };
+        let (was_news, step) =
+            self.replica.on_leader(leader, epoch, record.partition_epoch, self.context.now());
+        if was_news {
+            tracing::info!(partition = %self.name(), %leader, %epoch, "follows a new leadership");
+            // Whoever waits on the old leadership learns of the new one.
+            self.context.purgatory.wake(self.replica.id());
+        } else if self.replica.inspect(|core| core.leader_epoch()) < epoch {
+            self.leadership.lock().get_or_insert(record);
+        }
+        self.absorb(step);
     }
 
     /// *Blocks.*
