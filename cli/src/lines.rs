@@ -69,16 +69,24 @@ impl Source {
         }
     }
 
-    /// Reads the lines in a thread of their own, since a read of a terminal can take for ever; a few reads ahead. Lines of
-    /// more than `longest` bytes are told as too long.
+    /// Reads its lines; see [`read_ahead`].
     pub(crate) fn read(self, longest: usize) -> mpsc::Receiver<io::Result<Vec<Line>>> {
-        let (sender, lines) = mpsc::channel(READ_AHEAD);
-        std::thread::spawn(move || match self {
-            Self::File(file, _) => pass_on(Lines::new(file, longest), &sender),
-            Self::Stdin => pass_on(Lines::new(io::stdin().lock(), longest), &sender),
-        });
-        lines
+        match self {
+            Self::File(file, _) => read_ahead(file, longest),
+            Self::Stdin => read_ahead(io::stdin(), longest),
+        }
     }
+}
+
+/// Reads lines in a thread of their own, since a read of a terminal can take for ever; a few reads ahead. Lines of more
+/// than `longest` bytes are told as too long.
+pub(crate) fn read_ahead(
+    input: impl Read + Send + 'static,
+    longest: usize,
+) -> mpsc::Receiver<io::Result<Vec<Line>>> {
+    let (sender, lines) = mpsc::channel(READ_AHEAD);
+    std::thread::spawn(move || pass_on(Lines::new(input, longest), &sender));
+    lines
 }
 
 fn pass_on<R: Read>(mut lines: Lines<R>, sender: &mpsc::Sender<io::Result<Vec<Line>>>) {

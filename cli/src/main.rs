@@ -5,6 +5,7 @@
 
 mod connection;
 mod consume;
+mod demo;
 mod figures;
 mod lag;
 mod ledger;
@@ -14,6 +15,7 @@ mod log;
 mod outcome;
 mod output;
 mod produce;
+mod tied;
 mod topics;
 
 use std::io::{self, BufWriter, Write};
@@ -42,6 +44,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Runs a cluster on this machine, replicates an input, and verifies that nothing is missing or different.
+    Demo(demo::DemoArgs),
     /// Creates, lists, describes, deletes and adopts topics.
     #[command(subcommand)]
     Topics(TopicsCommand),
@@ -54,6 +58,9 @@ enum Command {
     /// Reads partition directories offline; writes nothing.
     #[command(subcommand)]
     Log(LogCommand),
+    /// For the demo's own use.
+    #[command(hide = true)]
+    Tied(tied::TiedArgs),
 }
 
 fn main() -> ExitCode {
@@ -77,6 +84,8 @@ fn run(cli: &Cli, out: &mut dyn Write) -> Result<Verdict, CommandError> {
         .map_err(|e| CommandError::Usage(e.to_string()))?;
     match &cli.command {
         Command::Log(command) => Ok(command.run(out)?),
+        Command::Tied(args) => Err(tied::run(args)),
+        Command::Demo(args) => block_on(demo::run(args, out)),
         Command::Topics(command) => block_on(command.run(out)).map(|()| Verdict::Good),
         Command::Produce(args) => block_on(produce::run(args, out)),
         Command::Consume(args) => block_on(consume::run(args, out)).map(|()| Verdict::Good),

@@ -31,38 +31,54 @@ pub(crate) struct CompareArgs {
 
 /// The outcome for one partition: a line of the JSON output.
 #[derive(Debug, Serialize)]
-struct Comparison {
+pub(crate) struct Comparison {
     /// The partition's name.
-    partition: String,
+    pub(crate) partition: String,
     /// The directories, in the order of the fields below.
-    directories: Vec<String>,
+    pub(crate) directories: Vec<String>,
     /// The first offset of each log; absent without batches.
     starts: Vec<Option<i64>>,
     /// The offset after the last good batch of each log; absent without batches.
     ends: Vec<Option<i64>>,
     /// How many batches were the same in all.
-    same_batches: u64,
+    pub(crate) same_batches: u64,
     /// How many bytes of each log were the same in all.
-    same_bytes: u64,
+    pub(crate) same_bytes: u64,
     /// Where the first of them that differ lies.
     #[serde(skip_serializing_if = "Option::is_none")]
-    first_difference: Option<Difference>,
+    pub(crate) first_difference: Option<Difference>,
 }
 
+/// Where logs differ, and how.
 #[derive(Debug, Serialize)]
-struct Difference {
+pub(crate) struct Difference {
     /// The offset from which the logs differ.
-    offset: i64,
+    pub(crate) offset: i64,
     /// How.
-    reason: String,
+    pub(crate) reason: String,
 }
 
-/// Carries the command out.
-pub(super) fn run(args: &CompareArgs, out: &mut dyn Write) -> Result<Verdict, LogCommandError> {
-    let selections = args.directories.iter().map(|dir| select(dir)).collect::<Result<Vec<_>, _>>()?;
-    let mut verdict = Verdict::Good;
-    if selections.iter().any(|selection| selection.is_data_dir) {
-        let mut compared = false;
+impl CompareArgs {
+    /// What compares these directories to their ends.
+    pub(crate) const fn of(directories: Vec<PathBuf>) -> Self {
+        let output = OutputArgs { output: OutputFormat::Text };
+        Self { directories, allow_shorter: false, output }
+    }
+
+    /// Compares, and gives the outcome of each partition to `each`.
+    ///
+    /// # Errors
+    /// [`LogCommandError`], of the reading or of `each`.
+    pub(crate) fn compare(
+        &self,
+        mut each: impl FnMut(Comparison) -> Result<(), LogCommandError>,
+    ) -> Result<(), LogCommandError> {
+        let selections = self.directories.iter().map(|dir| select(dir)).collect::<Result<Vec<_>, _>>()?;
+        if !selections.iter().any(|selection| selection.is_data_dir) {
+            let partitions: Vec<PartitionDir> = selections.into_iter().flat_map(|s| s.partitions).collect();
+            let name = partitions.first().map(|partition| partition.name.clone()).unwrap_or_default();
+            return each(compare_partitions(self, &name, &partitions)?);
+        }
         let mut by_name: BTreeMap<String, Vec<Option<PartitionDir>>> = BTreeMap::new();
         for (place, selection) in selections.iter().enumerate() {
             for partition in &selection.partitions {
@@ -73,39 +89,41 @@ pub(super) fn run(args: &CompareArgs, out: &mut dyn Write) -> Result<Verdict, Lo
                 }
             }
         }
+        let mut compared = false;
         for (name, places) in by_name {
             // A partition need not have a replica on every node.
             let present: Vec<PartitionDir> = places.into_iter().flatten().collect();
             if present.len() > 1 {
                 compared = true;
-                verdict = verdict.and(compare(args, &name, &present, out)?);
+                each(compare_partitions(self, &name, &present)?)?;
             }
         }
-        if !compared {
-            return Err(LogCommandError::NothingInCommon);
-        }
-    } else {
-        let partitions: Vec<PartitionDir> = selections.into_iter().flat_map(|s| s.partitions).collect();
-        let name = partitions.first().map(|partition| partition.name.clone()).unwrap_or_default();
-        verdict = compare(args, &name, &partitions, out)?;
+        if compared { Ok(()) } else { Err(LogCommandError::NothingInCommon) }
     }
+}
+
+/// Carries the command out.
+pub(super) fn run(args: &CompareArgs, out: &mut dyn Write) -> Result<Verdict, LogCommandError> {
+    let mut verdict = Verdict::Good;
+    args.compare(|comparison| {
+        if comparison.first_difference.is_some() {
+            verdict = Verdict::Wrong;
+        }
+        match args.output.output {
+            OutputFormat::Json => json_line(out, &comparison),
+            OutputFormat::Text => print(&comparison, out),
+        }
+    })?;
     Ok(verdict)
 }
 
-fn compare(
+fn compare_partitions(
     args: &CompareArgs,
     name: &str,
     partitions: &[PartitionDir],
-    out: &mut dyn Write,
-) -> Result<Verdict, LogCommandError> {
+) -> Result<Comparison, LogCommandError> {
     let mut logs = partitions.iter().map(LogWalk::open).collect::<Result<Vec<_>, _>>()?;
-    let comparison = compare_logs(args, name, &mut logs)?;
-    let verdict = if comparison.first_difference.is_none() { Verdict::Good } else { Verdict::Wrong };
-    match args.output.output {
-        OutputFormat::Json => json_line(out, &comparison)?,
-        OutputFormat::Text => print(&comparison, out)?,
-    }
-    Ok(verdict)
+    compare_logs(args, name, &mut logs)
 }
 
 fn compare_logs(args: &CompareArgs, name: &str, logs: &mut [LogWalk]) -> Result<Comparison, LogCommandError> {

@@ -127,6 +127,19 @@ fn a_sound_directory_has_neither_problems_nor_notes() {
 }
 
 #[test]
+fn a_data_directory_may_be_called_like_a_partition() {
+    let (sample, root) = (Sample::new(), tempfile::tempdir().unwrap());
+    let [one, other] = ["node-1", "node-2"].map(|name| root.path().join(name));
+    for node in [&one, &other] {
+        fs::create_dir_all(node.join("sample-0")).unwrap();
+        fs::copy(sample.path(FIRST_LOG), node.join("sample-0").join(FIRST_LOG)).unwrap();
+    }
+    let (verdict, lines) = run(&["compare"], &[&one, &other]);
+    assert_eq!(verdict, Verdict::Good);
+    assert!(lines[0].starts_with("sample-0: identical; 2 batches"), "{lines:?}");
+}
+
+#[test]
 fn a_torn_tail_is_not_damage_in_the_middle() {
     let torn = Sample::new();
     torn.edit(LAST_LOG, |bytes| bytes.truncate(bytes.len() - 3));

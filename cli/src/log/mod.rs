@@ -4,7 +4,7 @@
 //! 1 something is wrong with what was read, or it could not be read, 2 wrong use.
 
 mod about;
-mod compare;
+pub(crate) mod compare;
 mod dump;
 mod partition;
 mod scan;

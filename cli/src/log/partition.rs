@@ -64,7 +64,9 @@ pub(crate) fn select(root: &Path) -> Result<Selection, LogCommandError> {
         Selection { root: root.to_owned(), is_data_dir: false, partitions: Vec::new(), others: Vec::new() };
     let name = partition_name(root);
     let has_log_files = entries.iter().any(|(name, is_dir)| !is_dir && is_log_file(name));
-    if has_log_files || is_partition_name(&name) {
+    // A data directory may be called like a partition: `node-1`.
+    let holds_partitions = entries.iter().any(|(name, is_dir)| *is_dir && is_partition_name(name));
+    if has_log_files || (is_partition_name(&name) && !holds_partitions) {
         selection.partitions.push(PartitionDir { path: root.to_owned(), name });
         return Ok(selection);
     }

@@ -268,9 +268,11 @@ fn summary(acks: AcksArg, records: u64, bytes: u64, took: Duration, account: &Ac
         rate(bytes, took),
         counted(per_second(records, took), "record"),
     );
-    let lasts = account.ledgers.iter().filter_map(|(partition, ledger)| Some((partition, ledger.last()?)));
-    for (partition, last) in lasts {
-        text.push_str(&format!("\n  partition {partition}: up to offset {last}"));
+    for (partition, ledger) in &account.ledgers {
+        if let Some(last) = ledger.last() {
+            let records = counted(ledger.records(), "record");
+            text.push_str(&format!("\n  partition {partition}: {records}, up to offset {last}"));
+        }
     }
     text
 }

@@ -52,14 +52,20 @@ impl PlacementArgs {
 
 /// The properties of a new topic.
 #[derive(Args, Debug)]
-struct PropertyArgs {
+pub(crate) struct PropertyArgs {
     /// A property of the topic, for example durability=page-cache; may be given several times.
     #[arg(long = "property", value_name = "NAME=VALUE", value_parser = name_and_value)]
     properties: Vec<(String, String)>,
 }
 
 impl PropertyArgs {
-    fn properties(&self) -> Result<TopicProperties, CommandError> {
+    /// Whether this property is given.
+    pub(crate) fn names(&self, property: &str) -> bool {
+        self.properties.iter().any(|(name, _)| name == property)
+    }
+
+    /// All properties; those that are not given have their defaults.
+    pub(crate) fn properties(&self) -> Result<TopicProperties, CommandError> {
         let mut properties = TopicProperties::default();
         for (name, value) in &self.properties {
             properties.set(name, value).map_err(CommandError::Usage)?;
