@@ -4,6 +4,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::fs;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -73,7 +74,8 @@ fn build_directory() -> PathBuf {
     executable.ancestors().nth(2).expect("cargo puts tests two levels deep").to_owned()
 }
 
-/// The library that [`crate::power_loss`] preloads, compiled when its source is newer.
+/// The library that [`crate::power_loss`] preloads. It is compiled once per content of its source: several checkouts may
+/// share a target directory.
 ///
 /// # Panics
 /// When there is no C compiler, or it refuses.
@@ -82,10 +84,11 @@ pub fn power_loss_shim() -> &'static Path {
     static SHIM: OnceLock<PathBuf> = OnceLock::new();
     SHIM.get_or_init(|| {
         let source = repository().join("tests/shim/power_loss.c");
-        let library = build_directory().join("power_loss.so");
-        let changed = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
-        if changed(&library) < changed(&source) {
-            // Built aside and moved: another test program may be compiling, or using, the same library.
+        let mut hasher = DefaultHasher::new();
+        fs::read(&source).expect("the source is in the repository").hash(&mut hasher);
+        let library = build_directory().join(format!("power_loss-{:016x}.so", hasher.finish()));
+        if !library.exists() {
+            // Built aside and moved: another test program may be compiling the same library.
             let fresh = library.with_extension(format!("{}.so", std::process::id()));
             let status = Command::new("cc")
                 .args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"])
