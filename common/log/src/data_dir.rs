@@ -115,6 +115,8 @@ pub fn finish_removals<S: Storage>(storage: &S, data_dir: &Path) -> StorageResul
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::log::fixture_test::{OsDisk, SimTestDisk, TestDisk, files, hw, lead, open, partition, topic};
     use crate::{LogConfig, StorageFile as _};
@@ -132,7 +134,7 @@ mod tests {
         let ids: Vec<_> = scan.partitions.iter().map(|p| (p.partition.to_string(), p.topic_id)).collect();
         assert_eq!(ids, [("kept-0".to_owned(), None), ("orders-0".to_owned(), Some(topic()))]);
         assert!(scan.others.contains(&"lost+found".to_owned()));
-        let lock = log.abandon().unwrap();
+        let lock = Arc::into_inner(log.abandon().unwrap()).unwrap();
         remove_partition(&storage, disk.data_dir(), &partition(), topic(), lock).unwrap();
         let left = scan_data_dir(&storage, disk.data_dir()).unwrap();
         assert_eq!(left.partitions.len(), 1);

@@ -91,7 +91,7 @@ impl<S: Storage> ReplicaPlace<S> {
 
     pub(crate) fn open_log(
         &self,
-        lock: LockGuard,
+        lock: impl Into<Arc<LockGuard>>,
         on_damage: OnDamage,
         now: WallTime,
     ) -> Result<(Arc<Log<S>>, OpenReport), OpenError> {

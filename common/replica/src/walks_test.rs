@@ -235,6 +235,43 @@ fn a_failed_flush_is_final_and_heals_by_replication() {
     assert_eq!(cluster.leader(0).high_watermark(), offset(8));
 }
 
+/// KAFKA-8346: what heals a failed partition must not need a restart of the program.
+#[test]
+fn a_log_that_cannot_be_opened_again_is_tried_on_and_takes_over_the_leadership_of_meanwhile() {
+    let mut cluster = cluster(2, Durability::Fsync);
+    cluster.produce(0, 4);
+    replicate(&mut cluster);
+    cluster.produce(0, 4);
+    cluster.flush(0);
+    cluster.send_fetch(1, false);
+    cluster.deliver_all();
+    cluster.work(1);
+    let file = cluster.follower(1).log().directory().join("00000000000000000000.log");
+    let is_failed = |cluster: &Cluster| {
+        matches!(cluster.follower(1).state(cluster.now().monotonic), PartitionFetchState::Failed { .. })
+    };
+    cluster.machines[1].disk.fail_next(StorageOperation::Sync, &file, 5);
+    cluster.flush(1);
+    for _ in 0..2 {
+        cluster.machines[1].disk.fail_next(StorageOperation::Open, &file, 5);
+        cluster.pass(1000);
+        cluster.tick(1);
+        cluster.work(1);
+        assert!(is_failed(&cluster), "it could not be opened");
+    }
+    cluster.kill(0);
+    assert!(cluster.lead(0, |_| true));
+    cluster.learn(1);
+    assert!(is_failed(&cluster), "nothing is done in the new epoch before it is noted");
+    cluster.tick(1);
+    cluster.work(1);
+    assert!(!is_failed(&cluster));
+    assert_eq!(cluster.follower(1).log().highest_epochs().0, cluster.record.leader_epoch);
+    replicate(&mut cluster);
+    cluster.assert_identical();
+    assert_eq!(cluster.leader(0).high_watermark(), offset(8));
+}
+
 #[test]
 fn a_full_disk_stops_one_replica_and_it_comes_back_when_there_is_room() {
     let mut cluster = cluster(2, Durability::PageCache);

@@ -80,7 +80,7 @@ pub struct Log<S: Storage> {
     index_cache: IndexCache<S>,
     read_buffers: BufferPool,
     /// Held as long as the log is open.
-    lock: Mutex<Option<LockGuard>>,
+    lock: Mutex<Option<Arc<LockGuard>>>,
 }
 
 /// What only the writer needs to know.
@@ -160,8 +160,8 @@ impl<S: Storage> Log<S> {
 
     /// Closes the log as it is: nothing is flushed, nothing is marked clean. For a log that failed and is to be opened again;
     /// everybody who still has this one gets errors from now on. Returns the partition's lock, so that it can be opened again
-    /// without anybody coming between; `None` when the log was closed before.
-    pub fn abandon(&self) -> Option<LockGuard> {
+    /// without anybody coming between, and again should that fail; `None` when the log was closed before.
+    pub fn abandon(&self) -> Option<Arc<LockGuard>> {
         // Whoever changes or flushes files finishes first, so that a log that is opened next is alone with them.
         let _writer = self.writer.lock();
         let _flushing = self.flushing.lock();

@@ -31,7 +31,7 @@ impl<S: Storage> Log<S> {
         storage: S,
         data_dir: &Path,
         partition: TopicPartition,
-        lock: LockGuard,
+        lock: impl Into<Arc<LockGuard>>,
         options: OpenOptions,
     ) -> Result<(Self, OpenReport), OpenError> {
         let dir: Arc<Path> = data_dir.join(partition.directory_name()).into();
@@ -77,7 +77,7 @@ impl<S: Storage> Log<S> {
             closed: AtomicBool::new(false),
             index_cache: IndexCache::new(),
             read_buffers: options.read_buffers,
-            lock: Mutex::new(Some(lock)),
+            lock: Mutex::new(Some(lock.into())),
         };
         assert_eq!(log.flushed(), log.log_end(), "what is open is flushed");
         assert!(report.high_watermark.offset <= log.log_end(), "the high watermark is within the log");

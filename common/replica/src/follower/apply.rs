@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use highwater_log::{AppendError, CutOrder, Log, LogError, OffsetRange, OnDamage, Storage};
-use highwater_protocol::follower::{CutPlan, PartitionFetchState};
+use highwater_protocol::follower::{CutPlan, FailureReason, PartitionFetchState};
 use highwater_types::{LeaderEpoch, NodeId, Offset, OffsetAndEpoch, PartitionEpoch};
 
 use super::{AppendWork, Core, FollowerReplica, FollowerStep, FollowerWork, damaged_from, log_state};
@@ -25,7 +25,8 @@ impl<S: Storage> FollowerReplica<S> {
     }
 
     /// A record named a leader. The epoch already held, or an older one, changes nothing (S4); a new one is noted in the
-    /// checkpoint first, durably (design.md 6.5), and discards the append queue. *Blocks.* Answers whether it was news.
+    /// checkpoint first, durably (design.md 6.5), and discards the append queue. A log that failed can note nothing: it is
+    /// recovered now, and nothing is done in the new epoch before it is noted. *Blocks.* Answers whether it was news.
     pub fn on_leader(
         &self,
         leader: NodeId,
@@ -38,10 +39,13 @@ impl<S: Storage> FollowerReplica<S> {
         if leader_epoch <= self.core.lock().partition.leader_epoch() {
             return (false, FollowerStep::default());
         }
-        if let Err(error) = log.note_epochs(Some(leader_epoch), partition_epoch) {
+        if !self.has_failed_log(now)
+            && let Err(error) = log.note_epochs(Some(leader_epoch), partition_epoch)
+        {
             return (false, self.storage_failed(&error, now));
         }
         let mut core = self.core.lock();
+        core.partition_epoch = partition_epoch;
         let was_news = core.partition.on_leader(leader, leader_epoch, log_state(&log), now.monotonic);
         (was_news, FollowerStep::drained(&mut core.partition))
     }
@@ -77,7 +81,7 @@ impl<S: Storage> FollowerReplica<S> {
         let had_damage = !log.damage().is_empty();
         let appended = log.append_as_follower(&work.records, work.leader_epoch, now.wall);
         let mut core = self.core.lock();
-        let Core { partition, randomness } = &mut *core;
+        let Core { partition, randomness, .. } = &mut *core;
         match appended {
             Ok(appended) => {
                 debug_assert_eq!(appended.bytes, work.records.len(), "the core takes what the log takes");
@@ -175,13 +179,17 @@ impl<S: Storage> FollowerReplica<S> {
         if !matches!(self.state(now.monotonic), PartitionFetchState::Failed { .. }) {
             return FollowerStep::default();
         }
-        let lock = self.log().abandon();
-        let Some(lock) = lock else {
+        let spare = self.spare_lock.lock().take();
+        let Some(lock) = self.log().abandon().or(spare) else {
             return self.failed("the partition's lock is gone: the replica was closed".to_owned(), now);
         };
-        match self.place.open_log(lock, OnDamage::RenewIncarnation, now.wall) {
+        match self.place.open_log(Arc::clone(&lock), OnDamage::RenewIncarnation, now.wall) {
             Ok((log, report)) => {
                 *self.log.write() = Arc::clone(&log);
+                let (epoch, partition_epoch) = self.epochs_worked_under();
+                if let Err(error) = log.note_epochs(Some(epoch), partition_epoch) {
+                    return self.storage_failed(&error, now);
+                }
                 let loses = self.core.lock().partition.loses_acknowledged(report.positions.log_end);
                 if loses
                     && report.renewal.is_none()
@@ -192,8 +200,21 @@ impl<S: Storage> FollowerReplica<S> {
                 tracing::info!(partition = %log.partition(), log_end = %report.positions.log_end, "recovered");
                 self.log_replaced(&log)
             }
-            Err(error) => self.failed(error.to_string(), now),
+            Err(error) => {
+                *self.spare_lock.lock() = Some(lock);
+                self.failed(error.to_string(), now)
+            }
         }
+    }
+
+    fn epochs_worked_under(&self) -> (LeaderEpoch, PartitionEpoch) {
+        let core = self.core.lock();
+        (core.partition.leader_epoch(), core.partition_epoch)
+    }
+
+    fn has_failed_log(&self, now: Now) -> bool {
+        let state = self.state(now.monotonic);
+        matches!(state, PartitionFetchState::Failed { reason: FailureReason::Storage(_), .. })
     }
 
     fn is_over(&self, generation: u64) -> bool {
@@ -217,7 +238,7 @@ impl<S: Storage> FollowerReplica<S> {
 
     fn failed(&self, message: String, now: Now) -> FollowerStep {
         let mut core = self.core.lock();
-        let Core { partition, randomness } = &mut *core;
+        let Core { partition, randomness, .. } = &mut *core;
         partition.on_storage_failed(message, now.monotonic, randomness);
         FollowerStep::drained(partition)
     }

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use highwater_log::{
-    Damage, HighWatermark, Log, LogConfig, LogError, LogRead, ReadError, ReadLimits, Storage, TimestampHit,
+    Damage, HighWatermark, LockGuard, Log, LogConfig, LogError, LogRead, ReadError, ReadLimits, Storage, TimestampHit,
 };
 use highwater_protocol::Randomness;
 use highwater_protocol::delayed_fetch::{FetchCompletion, Probe, ProbeFacts};
@@ -54,6 +54,8 @@ pub struct Following {
 struct Core {
     partition: FollowerPartition,
     randomness: Randomness,
+    /// The version of the record that named the leader.
+    partition_epoch: PartitionEpoch,
 }
 
 /// A replica that follows.
@@ -64,6 +66,8 @@ pub struct FollowerReplica<S: Storage> {
     applying: Mutex<()>,
     /// Replaced when a failed log is opened again.
     log: RwLock<Arc<Log<S>>>,
+    /// The partition's lock, as long as a failed log is closed and could not be opened again.
+    spare_lock: Mutex<Option<Arc<LockGuard>>>,
     core: Mutex<Core>,
 }
 
@@ -100,7 +104,8 @@ impl<S: Storage> OpenReplica<S> {
             place: self.place,
             applying: Mutex::new(()),
             log: RwLock::new(self.log),
-            core: Mutex::new(Core { partition, randomness }),
+            spare_lock: Mutex::new(None),
+            core: Mutex::new(Core { partition, randomness, partition_epoch }),
         })
     }
 }
@@ -189,7 +194,7 @@ impl<S: Storage> FollowerReplica<S> {
     ) -> FollowerStep {
         let facts = answer_facts(answer);
         let mut core = self.core.lock();
-        let Core { partition, randomness } = &mut *core;
+        let Core { partition, randomness, .. } = &mut *core;
         let action = partition.on_answer(sent, &facts, now, randomness);
         FollowerStep::of(action, partition, answer.ok())
     }
@@ -202,7 +207,7 @@ impl<S: Storage> FollowerReplica<S> {
         now: MonotonicTime,
     ) -> FollowerStep {
         let mut core = self.core.lock();
-        let Core { partition, randomness } = &mut *core;
+        let Core { partition, randomness, .. } = &mut *core;
         let action = partition.on_leader_offsets(asked.generation, offsets, now, randomness);
         FollowerStep::of(action, partition, None)
     }
@@ -283,7 +288,7 @@ impl<S: Storage> FollowerReplica<S> {
         };
         let flushed = log.flush();
         let mut core = self.core.lock();
-        let Core { partition, randomness } = &mut *core;
+        let Core { partition, randomness, .. } = &mut *core;
         match flushed {
             Ok(positions) => partition.on_flushed(version, positions.flushed),
             // Another one has taken this log's place.
@@ -316,6 +321,7 @@ impl<S: Storage> FollowerReplica<S> {
     /// What the disk says; the lock is freed all the same, without the mark.
     pub fn close(&self) -> Result<(), LogError> {
         let _applying = self.applying.lock();
+        drop(self.spare_lock.lock().take());
         self.log().close_clean(self.checkpointed())
     }
 
