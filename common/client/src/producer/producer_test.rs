@@ -136,6 +136,48 @@ async fn a_terminal_error_fails_its_batch_at_once_and_the_flush_says_so() {
 }
 
 #[tokio::test]
+async fn a_batch_that_is_refused_for_itself_does_not_take_others_of_its_request_with_it() {
+    const MOST: usize = 1000;
+    let node = FakeNode::start(1).await;
+    let topic = node.add_topic("orders", 1, &node.endpoint, 0);
+    let (gate, open) = watch::channel(false);
+    node.state().on_produce = Some(Box::new(move |request| {
+        if !*open.borrow() {
+            // Holds the batches at the producer, so that one request carries them all.
+            return Some(Err(highwater_wire::status::overloaded("wait", Duration::from_millis(1))));
+        }
+        let partition = &request.partitions[0];
+        if batches(&partition.records).all(|batch| batch.unwrap().size() <= MOST) {
+            return None;
+        }
+        let error = ReplicationError::new(ErrorCode::MessageTooLarge, "1000 bytes is the most");
+        let result = v1::ProducePartitionResult {
+            topic: partition.topic.clone(),
+            partition: Some(0),
+            error: Some(highwater_wire::error::encode_error(&error)),
+            ..Default::default()
+        };
+        Some(Ok(v1::ProduceResponse { partitions: vec![result], ..Default::default() }))
+    }));
+    let small = ProducerConfig { batch_bytes: 400, linger: Duration::ZERO, ..config() };
+    let producer = Producer::new(node.client(), small).unwrap();
+    let first = producer.send(&topic, at(0, "first")).await.unwrap();
+    let mut deliveries = Vec::new();
+    for value in ["a".repeat(300), "b".repeat(MOST), "c".repeat(300)] {
+        deliveries.push(producer.send(&topic, at(0, &value)).await.unwrap());
+    }
+    gate.send(true).unwrap();
+    first.wait().await.unwrap();
+    let mut outcomes = Vec::new();
+    for delivery in deliveries {
+        outcomes.push(delivery.wait().await.map_err(|error| error.code()));
+    }
+    assert_eq!(outcomes[0].as_ref().unwrap().offset, Offset::new(1));
+    assert_eq!(outcomes[1], Err(Some(ErrorCode::MessageTooLarge)));
+    assert_eq!(outcomes[2].as_ref().unwrap().offset, Offset::new(2));
+}
+
+#[tokio::test]
 async fn a_lost_answer_is_tried_again() {
     let node = FakeNode::start(1).await;
     let topic = node.add_topic("orders", 1, &node.endpoint, 0);

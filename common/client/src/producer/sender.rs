@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use highwater_proto::v1::log_service_client::LogServiceClient;
-use highwater_types::{Offset, TopicPartition};
+use highwater_types::{ErrorCode, Offset, TopicPartition};
 use highwater_wire::fetch::TopicRef;
 use highwater_wire::produce::{
     ProducePartition, ProduceRecords, ProduceRequest, decode_response, encode_request,
@@ -28,11 +28,25 @@ pub(super) async fn run(shared: Arc<Shared>, partition: TopicPartition, queue: A
     loop {
         let batches = queue.take(&shared.config).await;
         let outcome = send(&shared, &partition, &batches).await;
-        if let Err(error) = &outcome {
-            shared.state().failed.get_or_insert_with(|| error.clone());
+        if batches.len() > 1 && outcome.as_ref().is_err_and(is_of_one_batch) {
+            // The others are not to fail with it. Nothing of the request was appended.
+            for batch in batches {
+                let alone = VecDeque::from([batch]);
+                let outcome = send(&shared, &partition, &alone).await;
+                complete(&shared, alone, &outcome);
+            }
+        } else {
+            complete(&shared, batches, &outcome);
         }
-        complete(batches, &outcome);
     }
+}
+
+/// Whether the request was refused for what one of its batches is.
+fn is_of_one_batch(error: &ClientError) -> bool {
+    matches!(
+        error.code(),
+        Some(ErrorCode::MessageTooLarge | ErrorCode::InvalidRecord | ErrorCode::CorruptMessage)
+    )
 }
 
 /// The offset of the first record of the first batch, or why they were not delivered.
@@ -57,7 +71,7 @@ async fn send_once(
     let request = encode_request(ProduceRequest {
         cluster: None,
         acks: shared.config.acks,
-        timeout: timeout.saturating_sub(DEADLINE_MARGIN),
+        timeout: timeout.saturating_sub(DEADLINE_MARGIN).max(timeout / 2),
         partitions: vec![ProducePartition {
             topic: TopicRef::Name(partition.topic.clone()),
             partition: partition.partition,
@@ -91,7 +105,10 @@ fn joined(batches: &VecDeque<ClosedBatch>) -> Bytes {
     }
 }
 
-fn complete(batches: VecDeque<ClosedBatch>, outcome: &Result<Option<Offset>, ClientError>) {
+fn complete(shared: &Shared, batches: VecDeque<ClosedBatch>, outcome: &Outcome) {
+    if let Err(error) = outcome {
+        shared.state().failed.get_or_insert_with(|| error.clone());
+    }
     let mut before = 0;
     for batch in batches {
         let records = batch.records;
