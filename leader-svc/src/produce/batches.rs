@@ -9,7 +9,7 @@ use highwater_records::{BatchBuilder, Compression, Header, ValidateMode, batches
 use highwater_types::{ErrorCode, ReplicationError, WallTime};
 use highwater_wire::produce::{PlainRecord, ProduceRecords};
 
-/// Up to this size a batch without compression is checked inline, in bytes: tens of microseconds of CRC.
+/// Up to this size records without compression are checked inline, in bytes: tens of microseconds.
 const INLINE_CHECK_BYTES: usize = 64 << 10;
 
 /// Batches of one partition that were checked.
@@ -28,18 +28,34 @@ pub(crate) async fn check(
     max_message_bytes: u32,
     now: WallTime,
 ) -> Result<CheckedBatches, ReplicationError> {
+    let is_cheap = is_cheap(&records);
+    let check = move || {
+        let bytes = match records {
+            ProduceRecords::Plain(plain) => build(&plain, now)?,
+            ProduceRecords::Batches(bytes) => bytes,
+        };
+        check_batches(bytes, max_message_bytes)
+    };
+    if is_cheap {
+        return check();
+    }
+    tokio::task::spawn_blocking(check).await.unwrap_or_else(|failed| {
+        tracing::error!(error = %failed, "checking a batch failed unexpectedly");
+        Err(ReplicationError::new(ErrorCode::Internal, "the batch could not be checked"))
+    })
+}
+
+fn is_cheap(records: &ProduceRecords) -> bool {
     match records {
-        ProduceRecords::Plain(plain) => check_batches(build(&plain, now)?, max_message_bytes),
-        ProduceRecords::Batches(bytes) if bytes.len() <= INLINE_CHECK_BYTES && !is_compressed(&bytes) => {
-            check_batches(bytes, max_message_bytes)
-        }
-        ProduceRecords::Batches(bytes) => {
-            tokio::task::spawn_blocking(move || check_batches(bytes, max_message_bytes)).await.unwrap_or_else(
-                |failed| {
-                    tracing::error!(error = %failed, "checking a batch failed unexpectedly");
-                    Err(ReplicationError::new(ErrorCode::Internal, "the batch could not be checked"))
-                },
-            )
+        ProduceRecords::Batches(bytes) => bytes.len() <= INLINE_CHECK_BYTES && !is_compressed(bytes),
+        ProduceRecords::Plain(plain) => {
+            let optional = |bytes: &Option<Bytes>| bytes.as_ref().map_or(1, |bytes| bytes.len() + 1);
+            let size = |record: &PlainRecord| {
+                let headers: usize =
+                    record.headers.iter().map(|(key, value)| key.len() + optional(value)).sum();
+                optional(&record.key) + optional(&record.value) + headers
+            };
+            plain.iter().map(size).sum::<usize>() <= INLINE_CHECK_BYTES
         }
     }
 }

@@ -33,7 +33,7 @@ use crate::partition::{LedPartition, PartitionContext, PartitionEvent};
 
 /// Pauses after a failed attempt.
 const RETRY_MIN: Duration = Duration::from_millis(500);
-const RETRY_MAX: Duration = Duration::from_secs(30);
+const RETRY_MAX: Duration = Duration::from_secs(5);
 
 /// The least time between two looks at all records: while thousands of partitions change, each look serves many changes.
 const LOOK_PAUSE: Duration = Duration::from_millis(5);
