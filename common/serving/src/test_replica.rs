@@ -184,11 +184,10 @@ impl HostedReplica for TestReplica {
         self.reads.fetch_add(1, Ordering::Relaxed);
         let state = self.state.lock();
         let mut records = BytesMut::new();
-        let (mut next, mut batches, mut limited) = (from, 0, false);
+        let (mut next, mut batches) = (from, 0);
         for (base, size) in state.batches.range(from..limits.upper) {
             let fits = records.len() + size <= limits.max_bytes || (batches == 0 && limits.min_one_batch);
             if !fits {
-                limited = true;
                 break;
             }
             records.resize(records.len() + size, 0);
@@ -202,7 +201,7 @@ impl HostedReplica for TestReplica {
             generation: 0,
             size: 0,
         };
-        Ok(LogRead { records: Bytes::from(records), first: from, next, batches, positions, limited })
+        Ok(LogRead { records: Bytes::from(records), first: from, next, batches, positions })
     }
 
     fn offset_for_timestamp(&self, _: WallTime, _: Offset) -> Result<Option<TimestampHit>, ReadError> {

@@ -101,8 +101,6 @@ pub struct LogRead {
     pub batches: usize,
     /// The positions as they were before the read (S21, S22).
     pub positions: LogPositions,
-    /// Whether a batch within the upper bound was left out only because of the byte limit.
-    pub limited: bool,
 }
 
 /// On whose behalf a log is cut (design.md 6.3).

@@ -57,7 +57,6 @@ impl<S: Storage> Log<S> {
             next: from,
             batches: 0,
             positions: view.positions(),
-            limited: false,
         };
         let upper = limits.upper.min(view.log_end);
         if from >= upper {
@@ -113,14 +112,13 @@ impl<S: Storage> Log<S> {
         let available = usize::try_from(start.end.saturating_sub(start.batch.position)).unwrap_or(usize::MAX);
         let first_size = start.batch.header.size();
         if first_size > limits.max_bytes && !limits.min_one_batch {
-            return Ok(LogRead { limited: true, ..read });
+            return Ok(read);
         }
         let want = limits.max_bytes.max(first_size).min(available);
         let mut buffer = self.read_buffers.take(want);
         let filled = read_up_to(start.segment.segment.file(), buffer.as_mut(), start.batch.position)?;
         let mut walk = batches(buffer.as_ref().get(..filled).unwrap_or_default());
         let mut end = 0;
-        read.limited = want < available;
         loop {
             match walk.next() {
                 Some(Ok(batch)) if batch.next_offset() <= upper => {
@@ -131,16 +129,12 @@ impl<S: Storage> Log<S> {
                     read.batches += 1;
                     end += batch.size();
                 }
-                Some(Ok(_)) => {
-                    read.limited = false;
-                    break;
-                }
+                Some(Ok(_)) | None => break,
                 // The byte limit cut this one off.
                 Some(Err(BatchError::Partial { .. })) if want < available || end > 0 => break,
                 Some(Err(reason)) => {
                     return Err(ReadError::Corrupt { asked: read.next, reason: reason.to_string() });
                 }
-                None => break,
             }
         }
         if read.batches == 0 {

@@ -43,7 +43,7 @@ fn the_upper_bound_is_at_a_batch_boundary<D: TestDisk>() {
     lead(&log, 0, 4, 5);
     for (upper, next) in [(0, 0), (4, 0), (5, 5), (9, 5), (10, 10), (20, 20), (99, 20)] {
         let read = log.read(o(0), ReadLimits { upper: o(upper), ..all() }).unwrap();
-        assert_eq!((read.next, read.limited), (o(next), false), "upper bound {upper}");
+        assert_eq!(read.next, o(next), "upper bound {upper}");
     }
     let between = log.read(o(15), ReadLimits { upper: o(10), ..all() }).unwrap();
     assert_eq!(between.records.len(), 0, "between the bound and the log end is no error (S26)");
@@ -54,16 +54,11 @@ fn byte_limits_are_hard_after_the_first_batch<D: TestDisk>() {
     let (log, _) = open(&disk, LogConfig::default());
     lead(&log, 0, 10, 1);
     let size = batch(1).len();
-    for (max_bytes, batches, limited) in [
-        (0, 1, true),
-        (size - 1, 1, true),
-        (size, 1, true),
-        (2 * size - 1, 1, true),
-        (3 * size, 3, true),
-        (10 * size, 10, false),
-    ] {
+    for (max_bytes, batches) in
+        [(0, 1), (size - 1, 1), (size, 1), (2 * size - 1, 1), (3 * size, 3), (10 * size, 10)]
+    {
         let read = log.read(o(0), ReadLimits { max_bytes, ..all() }).unwrap();
-        assert_eq!((read.batches, read.limited), (batches, limited), "{max_bytes} bytes");
+        assert_eq!(read.batches, batches, "{max_bytes} bytes");
         assert_eq!(read.records.len(), batches * size);
     }
 }
@@ -85,7 +80,7 @@ fn a_read_ends_with_its_segment_and_goes_on_in_the_next<D: TestDisk>() {
     let (log, _) = open(&disk, small_config());
     lead(&log, 0, 100, 1);
     let read = log.read(o(0), all()).unwrap();
-    assert!(read.records.len() <= 1024 && !read.limited);
+    assert!(read.records.len() <= 1024);
     assert_eq!(shape(&read_all(&log, o(0))).len(), 100);
 }
 
