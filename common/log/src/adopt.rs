@@ -12,7 +12,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use highwater_records::{BatchError, find_valid_batch};
+use highwater_records::{BatchError, BatchHeader};
 use highwater_types::{Incarnation, LeaderEpoch, Offset, TopicId, TopicName, TopicPartition};
 
 use crate::checkpoint::{
@@ -20,17 +20,13 @@ use crate::checkpoint::{
     write_leader_epochs, write_partition_metadata,
 };
 use crate::epoch_runs::{self, EpochRun};
-use crate::listing::{Found, Listing};
 use crate::segment::Segment;
 use crate::segments::SegmentRef;
 use crate::storage::{Access, Storage, StorageFile, StorageResult};
-use crate::walk::{BadBatch, Check, Walk, read_up_to};
-use crate::{HighWatermark, OpenError, names, side_file};
+use crate::{BadBytes, HighWatermark, OpenError, ReadOnlyLog, Scanned, names, side_file};
 
 /// What a copy is called until it is whole.
 const UNFINISHED: &str = "adopting";
-/// Bytes searched at once for a valid batch after a bad one.
-const SEARCH_BYTES: usize = 32 << 20;
 
 /// A partition directory that can be adopted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,8 +118,8 @@ pub fn adopt_partition<S: Storage>(
             target.display()
         )));
     }
-    let listing = Listing::read(storage, &source.directory)?;
-    let checked = check_source(storage, &source.directory, &listing.segments)?;
+    let log = ReadOnlyLog::open(storage, &source.directory)?;
+    let checked = check_source(&log)?;
     let unfinished = data_dir.join(format!("{name}.{UNFINISHED}"));
     if storage.exists(&unfinished)? {
         storage.remove_dir_all(&unfinished)?;
@@ -133,7 +129,7 @@ pub fn adopt_partition<S: Storage>(
     storage.sync_dir(&unfinished)?;
     storage.rename(&unfinished, &target)?;
     storage.sync_dir(data_dir)?;
-    adopted.left_out = listing.foreign;
+    adopted.left_out = log.files().strangers();
     let Adopted { log_end, bytes, torn_bytes, .. } = adopted;
     if torn_bytes > 0 {
         tracing::warn!(partition = %source.partition, %log_end, torn_bytes, "a torn tail was left out");
@@ -151,47 +147,71 @@ struct Checked {
     torn_bytes: u64,
 }
 
-fn check_source<S: Storage>(storage: &S, dir: &Path, found: &[Found]) -> Result<Checked, OpenError> {
-    let end = found.first().map_or(Offset::ZERO, |first| first.base);
+fn check_source<S: Storage>(source: &ReadOnlyLog<S>) -> Result<Checked, OpenError> {
+    let segments = &source.files().segments;
+    let end = segments.first().map_or(Offset::ZERO, |first| first.base);
     let mut checked = Checked { segments: Vec::new(), runs: Vec::new(), end, torn_bytes: 0 };
-    for (at, segment) in found.iter().enumerate() {
-        let path = names::log_file(dir, segment.base);
-        let file = storage.open(&path, Access::ReadOnly)?;
+    for (at, segment) in segments.iter().enumerate() {
         checked.end = checked.end.max(segment.base);
-        let mut walk = Walk::new(&file, Check::Crc, 0, segment.len);
-        let mut good = 0;
-        let bad = loop {
-            match walk.next()? {
-                None => break None,
-                Some(Ok(batch)) => {
-                    if let Some(reason) = misplaced(&checked, &batch.header) {
-                        break Some((batch.position, reason));
-                    }
-                    epoch_runs::note(&mut checked.runs, &batch.header);
-                    checked.end = batch.header.next_offset();
-                    good = batch.position.saturating_add(batch.header.size() as u64);
-                }
-                Some(Err(bad)) => {
-                    refuse_old_format(&path, &bad)?;
-                    break Some((bad.position, bad.reason.to_string()));
-                }
-            }
-        };
-        checked.segments.push((segment.base, good));
-        if let Some((position, reason)) = bad {
-            let later = found.get(at + 1..).unwrap_or_default();
-            if later.iter().any(|s| s.len > 0) || something_follows(&file, position, segment.len)? {
-                return Err(OpenError::Damaged { file: path.display().to_string(), position, reason });
-            }
-            checked.torn_bytes = segment.len.saturating_sub(good);
-            break;
+        let Some(bad) = check_segment(source, segment.base, &mut checked)? else { continue };
+        let later = segments.get(at + 1..).unwrap_or_default();
+        if bad.is_followed || later.iter().any(|s| s.len > 0) {
+            let file = source.segment_path(segment.base).display().to_string();
+            return Err(OpenError::Damaged { file, position: bad.position, reason: bad.reason });
         }
+        checked.torn_bytes = bad.bytes;
+        break;
     }
     Ok(checked)
 }
 
+/// The end of a segment's good part.
+struct BadEnd {
+    position: u64,
+    /// Up to the end of the segment.
+    bytes: u64,
+    reason: String,
+    /// Whether a good batch comes after it in the segment.
+    is_followed: bool,
+}
+
+/// Notes the good part of a segment; returns what ends it before the file does.
+fn check_segment<S: Storage>(
+    source: &ReadOnlyLog<S>,
+    base: Offset,
+    checked: &mut Checked,
+) -> Result<Option<BadEnd>, OpenError> {
+    let mut scan = source.scan(base)?;
+    let len = scan.len();
+    let mut bad: Option<BadEnd> = None;
+    while let Some(scanned) = scan.next_piece()? {
+        let (position, reason) = match scanned {
+            Scanned::Batch { position, batch } => match (bad.as_mut(), misplaced(checked, &batch)) {
+                (None, None) => {
+                    epoch_runs::note(&mut checked.runs, &batch);
+                    checked.end = batch.next_offset();
+                    continue;
+                }
+                (None, Some(reason)) => (position, reason),
+                (Some(bad), _) => {
+                    bad.is_followed = true;
+                    break;
+                }
+            },
+            Scanned::Bad(found) => {
+                refuse_old_format(&source.segment_path(base), &found)?;
+                (found.position, found.error.to_string())
+            }
+        };
+        let bytes = len.saturating_sub(position);
+        bad.get_or_insert(BadEnd { position, bytes, reason, is_followed: false });
+    }
+    checked.segments.push((base, bad.as_ref().map_or(len, |bad| bad.position)));
+    Ok(bad)
+}
+
 /// Why a good batch is not at its place.
-fn misplaced(checked: &Checked, header: &highwater_records::BatchHeader) -> Option<String> {
+fn misplaced(checked: &Checked, header: &BatchHeader) -> Option<String> {
     if header.base_offset() < checked.end {
         return Some(format!("offset {} is below {}", header.base_offset(), checked.end));
     }
@@ -201,9 +221,9 @@ fn misplaced(checked: &Checked, header: &highwater_records::BatchHeader) -> Opti
 }
 
 /// Message formats before magic 2 are no torn tail.
-fn refuse_old_format(path: &Path, bad: &BadBatch) -> Result<(), OpenError> {
+fn refuse_old_format(path: &Path, bad: &BadBytes<'_>) -> Result<(), OpenError> {
     if bad.position == 0
-        && let BatchError::UnsupportedMagic { magic: magic @ (0 | 1) } = bad.reason
+        && let BatchError::UnsupportedMagic { magic: magic @ (0 | 1) } = bad.error
     {
         let file = path.display();
         let text = format!(
@@ -212,26 +232,6 @@ fn refuse_old_format(path: &Path, bad: &BadBatch) -> Result<(), OpenError> {
         return Err(OpenError::Refused(text));
     }
     Ok(())
-}
-
-/// Whether a valid batch begins anywhere after a bad one.
-fn something_follows<F: StorageFile>(file: &F, bad: u64, len: u64) -> StorageResult<bool> {
-    let mut from = bad.saturating_add(1);
-    while from < len {
-        let want = usize::try_from(len.saturating_sub(from)).unwrap_or(SEARCH_BYTES).min(SEARCH_BYTES);
-        let mut bytes = vec![0; want];
-        let filled = read_up_to(file, &mut bytes, from)?;
-        bytes.truncate(filled);
-        if find_valid_batch(&bytes, Offset::ZERO).is_some() {
-            return Ok(true);
-        }
-        if filled < SEARCH_BYTES {
-            return Ok(false);
-        }
-        // Half a window again, for a batch that the window's end cut.
-        from = from.saturating_add((SEARCH_BYTES / 2) as u64);
-    }
-    Ok(false)
 }
 
 fn copy_partition<S: Storage>(

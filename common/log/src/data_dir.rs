@@ -7,9 +7,12 @@ use std::path::{Path, PathBuf};
 
 use highwater_types::{TopicId, TopicPartition};
 
-use crate::LockGuard;
-use crate::checkpoint::{CheckpointFile, LoadedCheckpoint, LoadedPartitionMetadata, read_partition_metadata};
+use crate::checkpoint::{
+    CheckpointFile, KAFKA_NODE_FILES, LoadedCheckpoint, LoadedPartitionMetadata, read_partition_metadata,
+};
+use crate::lock::LOCK_DIR;
 use crate::storage::{Storage, StorageResult};
+use crate::{DISK_ID_FILE, LockGuard, META_PROPERTIES_FILE};
 
 /// What a partition's directory is called while it is being removed: `NAME-N.TOPICID-delete`, as Kafka does it.
 const DELETE_SUFFIX: &str = "-delete";
@@ -34,6 +37,14 @@ pub struct DataDirScan {
     pub partitions: Vec<PartitionDirectory>,
     /// Everything else (checkpoints of the node, `lost+found`, half-done removals and adoptions, unknown files).
     pub others: Vec<String>,
+}
+
+/// Whether a name in a data directory is of a file or directory that belongs there beside the partitions: ours, Kafka's, or
+/// the file system's.
+#[must_use]
+pub fn is_node_file(name: &str) -> bool {
+    [META_PROPERTIES_FILE, DISK_ID_FILE, LOCK_DIR, "lost+found"].contains(&name)
+        || KAFKA_NODE_FILES.contains(&name)
 }
 
 /// Lists what a data directory holds. Opens no log, takes no lock, writes nothing.
@@ -139,6 +150,8 @@ mod tests {
         let left = scan_data_dir(&storage, disk.data_dir()).unwrap();
         assert_eq!(left.partitions.len(), 1);
         assert_eq!(left.others, scan.others);
+        let foreign: Vec<_> = left.others.iter().filter(|name| !is_node_file(name)).collect();
+        assert_eq!(foreign, ["notes-delete"]);
         assert_eq!(open(&disk, LogConfig::default()).1.positions.size, 0, "the name is free again");
     }
 

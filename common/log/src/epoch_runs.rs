@@ -59,7 +59,7 @@ pub(crate) fn recover<S: Storage>(
         LoadedEpochs::Damaged { salvaged, reason } => (salvaged, Some(reason)),
     };
     let is_empty = segments.iter().all(|s| s.len == 0);
-    let wrong = wrong.or_else(|| contradiction(&stored, runs, log_start, log_end));
+    let wrong = wrong.or_else(|| Some(contradiction(&stored, runs, log_start, log_end)?.reason));
     let mut epochs = stored.clone();
     // What began beyond the end was cut. What began at the end stays: a leadership that appended nothing (S36).
     epochs.truncate_from_end(log_end.next());
@@ -78,30 +78,64 @@ pub(crate) fn recover<S: Storage>(
     Ok(RecoveredEpochs { changed: epochs != stored, epochs, highest, repair })
 }
 
-/// Where the file says something else than the batches, the last of which ends at `log_end`.
+/// The leader epochs of a log's batches, as they are met one after the other: for those who only read.
+#[derive(Clone, Debug, Default)]
+pub struct EpochRuns {
+    runs: Vec<EpochRun>,
+}
+
+impl EpochRuns {
+    /// Takes note of a batch that follows those noted.
+    pub fn note(&mut self, header: &BatchHeader) {
+        note(&mut self.runs, header);
+    }
+
+    /// Where an epoch cache says something else than the batches, the last of which ends at `log_end`; what lies below
+    /// `log_start` is forgotten. `None` when they agree.
+    #[must_use]
+    pub fn contradiction(
+        &self,
+        stored: &LeaderEpochCache,
+        log_start: Offset,
+        log_end: Offset,
+    ) -> Option<EpochContradiction> {
+        contradiction(stored, &self.runs, log_start, log_end)
+    }
+}
+
+/// The first place where an epoch cache and the batches disagree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EpochContradiction {
+    /// The offset.
+    pub offset: Offset,
+    /// What the batches say.
+    pub reason: String,
+}
+
+/// Where the cache says something else than the batches, the last of which ends at `log_end`.
 fn contradiction(
     stored: &LeaderEpochCache,
     runs: &[EpochRun],
     log_start: Offset,
     log_end: Offset,
-) -> Option<String> {
+) -> Option<EpochContradiction> {
     // What lies below the log start is forgotten.
-    let differs = |run: &&EpochRun| {
+    let wrong = |run: &EpochRun| {
         let mut kept = [run.first, run.last].into_iter().filter(|offset| *offset >= log_start);
-        kept.any(|offset| stored.epoch_at(offset) != Some(run.epoch))
+        kept.find(|offset| stored.epoch_at(*offset) != Some(run.epoch))
     };
-    if let Some(run) = runs.iter().find(differs) {
-        return Some(format!(
-            "the batches from offset {} to {} are of epoch {}",
-            run.first, run.last, run.epoch
-        ));
+    if let Some((run, offset)) = runs.iter().find_map(|run| Some((run, wrong(run)?))) {
+        let EpochRun { epoch, first, last } = run;
+        let reason = format!("the batches from offset {first} to {last} are of epoch {epoch}");
+        return Some(EpochContradiction { offset, reason });
     }
     let last = runs.last()?;
     let within = stored.entries().iter().find(|e| e.epoch > last.epoch && e.start < log_end)?;
-    Some(format!(
+    let reason = format!(
         "epoch {} begins at offset {} within a batch of epoch {}",
         within.epoch, within.start, last.epoch
-    ))
+    );
+    Some(EpochContradiction { offset: within.start, reason })
 }
 
 /// Makes the cache from the headers of all batches; keeps what the old one knows of later leaderships without a batch.

@@ -12,12 +12,13 @@ mod disk_id;
 mod epoch_runs;
 mod error;
 mod index;
-mod listing;
 mod lock;
 mod log;
 mod meta_properties;
 mod names;
+mod partition_files;
 mod range;
+mod read_only;
 mod report;
 mod segment;
 mod segments;
@@ -29,8 +30,11 @@ pub use adopt::{AdoptOptions, Adoptable, Adopted, adopt_partition, list_adoptabl
 pub use boot_id::boot_id;
 pub use buffer_pool::{BufferPool, ReadBuffer};
 pub use config::LogConfig;
-pub use data_dir::{DataDirScan, PartitionDirectory, finish_removals, remove_partition, scan_data_dir};
+pub use data_dir::{
+    DataDirScan, PartitionDirectory, finish_removals, is_node_file, remove_partition, scan_data_dir,
+};
 pub use disk_id::{DISK_ID_FILE, DiskIdFile};
+pub use epoch_runs::{EpochContradiction, EpochRuns};
 pub use error::{AppendError, LogError, OpenError, ReadError, Unusable};
 pub use lock::{LockGuard, PartitionLocks};
 pub use log::{
@@ -38,7 +42,10 @@ pub use log::{
     ReadLimits, Retained, TimestampHit, Truncated,
 };
 pub use meta_properties::{META_PROPERTIES_FILE, MetaProperties, MetaPropertiesError};
+pub use names::OtherKind;
+pub use partition_files::{OtherFile, PartitionFiles, SegmentFiles};
 pub use range::OffsetRange;
+pub use read_only::{BadBytes, IndexCheck, IndexState, Judgement, ReadOnlyLog, Scanned, SegmentScan};
 pub use report::{Damage, HighWatermark, IndexKind, OpenReport, Renewal, Repair};
 
 pub use storage::{

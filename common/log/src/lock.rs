@@ -31,7 +31,7 @@ use crate::disk_id::DISK_ID_FILE;
 use crate::storage::sim::SimStorage;
 use crate::storage::{StorageError, StorageOperation, StorageResult};
 
-const LOCK_DIR: &str = "locks";
+pub(crate) const LOCK_DIR: &str = "locks";
 const LOCK_FILES: u64 = 64;
 const HASH_KEYS: (u64, u64) = (0x6869_6768_7761_7465, 0x7220_6c6f_636b_7331);
 const POSITION_MASK: u64 = i64::MAX.unsigned_abs();

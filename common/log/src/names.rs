@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use highwater_types::Offset;
 
+use crate::IndexKind;
 use crate::checkpoint::{CHECKPOINT_FILE, LEADER_EPOCH_FILE, PARTITION_METADATA_FILE};
 
 /// What a file of a partition directory is.
@@ -11,13 +12,24 @@ use crate::checkpoint::{CHECKPOINT_FILE, LEADER_EPOCH_FILE, PARTITION_METADATA_F
 pub(crate) enum FileKind {
     /// `%020d.log`: a segment.
     Log(Offset),
-    /// `%020d.index`
-    OffsetIndex(Offset),
-    /// `%020d.timeindex`
-    TimeIndex(Offset),
-    /// A file of the log that is no segment: checkpoints, the topic id, bytes that were cut and kept.
-    Other,
-    /// Not one of the log's.
+    /// `%020d.index` or `%020d.timeindex`
+    Index(Offset, IndexKind),
+    /// A checkpoint, or the topic id.
+    Checkpoint,
+    /// No part of the log.
+    Other(OtherKind),
+}
+
+/// What a file is that stands beside a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OtherKind {
+    /// Left by us: bytes that a cut kept (`%020d.cut`), or a checkpoint whose replacement was interrupted (`.tmp`).
+    LeftOver,
+    /// Left by Kafka's cleaner, or by its deletion of segments.
+    KafkaLeftOver,
+    /// What Kafka derives from the log: snapshots of producers, and aborted transactions.
+    KafkaState,
+    /// None of a log's.
     Foreign,
 }
 
@@ -25,27 +37,37 @@ const LOG: &str = "log";
 const OFFSET_INDEX: &str = "index";
 const TIME_INDEX: &str = "timeindex";
 const CUT: &str = "cut";
+const TEMPORARY: &str = ".tmp";
 /// How many digits an offset has in a file's name.
 const DIGITS: usize = 20;
 
 /// Tells what a name in a partition directory stands for.
 pub(crate) fn file_kind(name: &str) -> FileKind {
-    // A temporary file of a checkpoint that was being replaced means nothing.
-    if matches!(name.trim_end_matches(".tmp"), LEADER_EPOCH_FILE | PARTITION_METADATA_FILE | CHECKPOINT_FILE)
-    {
-        return FileKind::Other;
+    if is_checkpoint(name) {
+        return FileKind::Checkpoint;
     }
-    let Some((digits, extension)) = name.split_once('.') else { return FileKind::Foreign };
+    if name.strip_suffix(TEMPORARY).is_some_and(is_checkpoint) {
+        return FileKind::Other(OtherKind::LeftOver);
+    }
+    let (digits, extension) = name.split_once('.').unwrap_or((name, ""));
     let offset = (digits.len() == DIGITS && digits.bytes().all(|b| b.is_ascii_digit()))
         .then(|| digits.parse().ok().and_then(Offset::new))
         .flatten();
     match (offset, extension) {
         (Some(base), LOG) => FileKind::Log(base),
-        (Some(base), OFFSET_INDEX) => FileKind::OffsetIndex(base),
-        (Some(base), TIME_INDEX) => FileKind::TimeIndex(base),
-        (Some(_), cut) if cut == CUT || cut.starts_with("cut.") => FileKind::Other,
-        _ => FileKind::Foreign,
+        (Some(base), OFFSET_INDEX) => FileKind::Index(base, IndexKind::Offset),
+        (Some(base), TIME_INDEX) => FileKind::Index(base, IndexKind::Time),
+        (Some(_), cut) if cut == CUT || cut.starts_with("cut.") => FileKind::Other(OtherKind::LeftOver),
+        (Some(_), "snapshot" | "txnindex") => FileKind::Other(OtherKind::KafkaState),
+        _ if [".deleted", ".cleaned", ".swap"].iter().any(|suffix| name.ends_with(suffix)) => {
+            FileKind::Other(OtherKind::KafkaLeftOver)
+        }
+        _ => FileKind::Other(OtherKind::Foreign),
     }
+}
+
+fn is_checkpoint(name: &str) -> bool {
+    matches!(name, LEADER_EPOCH_FILE | PARTITION_METADATA_FILE | CHECKPOINT_FILE)
 }
 
 pub(crate) fn log_file(dir: &Path, base: Offset) -> PathBuf {
@@ -58,6 +80,13 @@ pub(crate) fn offset_index_file(dir: &Path, base: Offset) -> PathBuf {
 
 pub(crate) fn time_index_file(dir: &Path, base: Offset) -> PathBuf {
     dir.join(format!("{base:020}.{TIME_INDEX}", base = base.get()))
+}
+
+pub(crate) fn index_file(dir: &Path, base: Offset, kind: IndexKind) -> PathBuf {
+    match kind {
+        IndexKind::Offset => offset_index_file(dir, base),
+        IndexKind::Time => time_index_file(dir, base),
+    }
 }
 
 /// The file that keeps what was cut at `from`; `copy` tells several cuts at one offset apart.
@@ -75,19 +104,30 @@ mod tests {
         let base = Offset::new(170_210).unwrap();
         let dir = Path::new("d");
         assert_eq!(log_file(dir, base), Path::new("d/00000000000000170210.log"));
-        assert_eq!(file_kind("00000000000000170210.log"), FileKind::Log(base));
-        assert_eq!(file_kind("00000000000000170210.index"), FileKind::OffsetIndex(base));
-        assert_eq!(file_kind("00000000000000170210.timeindex"), FileKind::TimeIndex(base));
-        assert_eq!(file_kind("00000000000000170210.cut"), FileKind::Other);
-        assert_eq!(file_kind("00000000000000170210.cut.3"), FileKind::Other);
+        let index = |kind| FileKind::Index(base, kind);
+        for (name, kind) in [
+            ("00000000000000170210.log", FileKind::Log(base)),
+            ("00000000000000170210.index", index(IndexKind::Offset)),
+            ("00000000000000170210.timeindex", index(IndexKind::Time)),
+            ("leader-epoch-checkpoint", FileKind::Checkpoint),
+            ("partition.metadata", FileKind::Checkpoint),
+            ("checkpoint", FileKind::Checkpoint),
+            ("checkpoint.tmp", FileKind::Other(OtherKind::LeftOver)),
+            ("00000000000000170210.cut", FileKind::Other(OtherKind::LeftOver)),
+            ("00000000000000170210.cut.3", FileKind::Other(OtherKind::LeftOver)),
+            ("00000000000000170210.snapshot", FileKind::Other(OtherKind::KafkaState)),
+            ("00000000000000170210.txnindex", FileKind::Other(OtherKind::KafkaState)),
+            ("00000000000000170210.log.deleted", FileKind::Other(OtherKind::KafkaLeftOver)),
+            ("00000000000000170210.timeindex.swap", FileKind::Other(OtherKind::KafkaLeftOver)),
+        ] {
+            assert_eq!(file_kind(name), kind, "{name}");
+        }
     }
 
     #[test]
     fn other_names_are_foreign() {
-        for name in
-            ["1.log", "00000000000000170210.log.deleted", "lost+found", "99999999999999999999.log", "x"]
-        {
-            assert_eq!(file_kind(name), FileKind::Foreign, "{name}");
+        for name in ["1.log", "lost+found", "99999999999999999999.log", "x", "notes.tmp"] {
+            assert_eq!(file_kind(name), FileKind::Other(OtherKind::Foreign), "{name}");
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::{IndexKind, names};
 const REBUILD_INTERVAL_BYTES: u32 = 4096;
 
 /// The largest index file that is read. In bytes; more than a segment of 2 GiB can need.
-const INDEX_FILE_BYTES_MAX: u64 = 1 << 31;
+pub(crate) const INDEX_FILE_BYTES_MAX: u64 = 1 << 31;
 
 /// A segment of the log. Its length is part of the log's view, since readers must see one that fits the rest.
 #[derive(Debug)]

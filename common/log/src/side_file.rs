@@ -10,7 +10,6 @@ use highwater_types::Offset;
 
 use crate::names;
 use crate::storage::{Storage, StorageError, StorageFile, StorageOperation, StorageResult};
-use crate::walk::read_up_to;
 
 /// Bytes copied at once.
 const COPY_BYTES: usize = 1 << 20;
@@ -61,7 +60,7 @@ pub(crate) fn copy<F: StorageFile, T: StorageFile>(
     let (mut position, mut at) = (bytes.start, at);
     while position < bytes.end {
         let want = usize::try_from(bytes.end.saturating_sub(position)).unwrap_or(COPY_BYTES).min(COPY_BYTES);
-        let read = read_up_to(from, buf.get_mut(..want).unwrap_or_default(), position)?;
+        let read = from.read_up_to(buf.get_mut(..want).unwrap_or_default(), position)?;
         if read == 0 {
             break;
         }

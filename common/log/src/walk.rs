@@ -1,4 +1,4 @@
-//! Walking the batches of a segment file, in bounded memory.
+//! Walking the batches of a segment file, in bounded memory; over something bad to the next good batch.
 //!
 //! What holds: the walk reads at most up to a given end; a length that points beyond it is a partial batch, and nothing is
 //! allocated by it. It stops at the first thing that is no whole batch, and says what and where that is. Damage that is known
@@ -6,7 +6,8 @@
 
 use std::ops::Range;
 
-use highwater_records::{BatchError, BatchHeader, BatchView, HEADER_BYTES};
+use highwater_records::{BatchError, BatchHeader, BatchView, HEADER_BYTES, find_valid_batch};
+use highwater_types::Offset;
 
 use crate::storage::{StorageFile, StorageResult};
 
@@ -23,6 +24,10 @@ pub(crate) enum Check {
 const HEADER_WINDOW_BYTES: usize = 16 << 10;
 /// Bytes read at once where every byte matters.
 const CRC_WINDOW_BYTES: usize = 1 << 20;
+/// How many bytes are searched at once for a good batch after a bad one.
+const SEARCH_BYTES: usize = 32 << 20;
+/// How far two searches overlap: a good batch that is larger may be missed, and one after it is found.
+const SEARCH_OVERLAP_BYTES: usize = 16 << 20;
 
 /// A batch met on the way.
 #[derive(Clone, Copy, Debug)]
@@ -48,19 +53,14 @@ pub(crate) struct BadBatch {
 #[derive(Debug)]
 pub(crate) struct Walk<'a, F> {
     file: &'a F,
-    check: Check,
-    position: u64,
-    end: u64,
+    cursor: Cursor,
     holes: &'a [Range<u64>],
-    window: Vec<u8>,
-    window_start: u64,
 }
 
 impl<'a, F: StorageFile> Walk<'a, F> {
     /// Walks from `position` (the beginning of a batch) to `end`.
     pub(crate) fn new(file: &'a F, check: Check, position: u64, end: u64) -> Self {
-        debug_assert!(position <= end, "a walk goes forward");
-        Self { file, check, position, end, holes: &[], window: Vec::new(), window_start: position }
+        Self { file, cursor: Cursor::new(check, position, end), holes: &[] }
     }
 
     /// Steps over these ranges of bytes.
@@ -71,18 +71,56 @@ impl<'a, F: StorageFile> Walk<'a, F> {
 
     /// The next batch; `None` at the end. After a bad one the walk stands still.
     pub(crate) fn next(&mut self) -> StorageResult<Option<Result<Walked, BadBatch>>> {
+        let cursor = &mut self.cursor;
         while let Some(hole) =
-            self.holes.iter().find(|hole| hole.start <= self.position && self.position < hole.end)
+            self.holes.iter().find(|hole| hole.start <= cursor.position && cursor.position < hole.end)
         {
-            self.position = hole.end;
+            cursor.position = hole.end;
         }
+        cursor.next(self.file)
+    }
+}
+
+/// A walk without its file, for those who own that.
+#[derive(Debug)]
+pub(crate) struct Cursor {
+    check: Check,
+    position: u64,
+    end: u64,
+    window: Vec<u8>,
+    window_start: u64,
+}
+
+impl Cursor {
+    /// Stands at `position` (the beginning of a batch), on the way to `end`.
+    pub(crate) fn new(check: Check, position: u64, end: u64) -> Self {
+        debug_assert!(position <= end, "a walk goes forward");
+        Self { check, position, end, window: Vec::new(), window_start: position }
+    }
+
+    /// Where the walk ends, in bytes.
+    pub(crate) const fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Goes on from `position`, which lies ahead.
+    pub(crate) fn step_to(&mut self, position: u64) {
+        debug_assert!(self.position <= position && position <= self.end, "a walk goes forward");
+        self.position = position;
+    }
+
+    /// The next batch; `None` at the end. After a bad one the cursor stands still.
+    pub(crate) fn next<F: StorageFile>(
+        &mut self,
+        file: &F,
+    ) -> StorageResult<Option<Result<Walked, BadBatch>>> {
         let position = self.position;
         let left = self.end.saturating_sub(position);
         if left == 0 {
             return Ok(None);
         }
         let bad = |reason, header| Ok(Some(Err(BadBatch { position, reason, header })));
-        let header = match BatchHeader::parse(self.bytes(HEADER_BYTES)?) {
+        let header = match BatchHeader::parse(self.bytes(file, HEADER_BYTES)?) {
             Ok(header) => header,
             Err(reason) => return bad(reason, None),
         };
@@ -91,7 +129,7 @@ impl<'a, F: StorageFile> Walk<'a, F> {
             return bad(BatchError::Partial { need: header.size(), have }, None);
         }
         if self.check == Check::Crc {
-            match BatchView::parse(self.bytes(header.size())?) {
+            match BatchView::parse(self.bytes(file, header.size())?) {
                 Ok(batch) if batch.crc_ok() => {}
                 Ok(batch) => {
                     let computed = batch.compute_crc();
@@ -104,8 +142,14 @@ impl<'a, F: StorageFile> Walk<'a, F> {
         Ok(Some(Ok(Walked { header, position })))
     }
 
+    /// The batch at `position`, which was met last and with its CRC checked.
+    pub(crate) fn view(&self, position: u64) -> Option<BatchView<'_>> {
+        let skip = usize::try_from(position.checked_sub(self.window_start)?).ok()?;
+        BatchView::parse(self.window.get(skip..)?).ok()
+    }
+
     /// The bytes at the position, `need` of them or those up to the end.
-    fn bytes(&mut self, need: usize) -> StorageResult<&[u8]> {
+    fn bytes<F: StorageFile>(&mut self, file: &F, need: usize) -> StorageResult<&[u8]> {
         let left = usize::try_from(self.end.saturating_sub(self.position)).unwrap_or(usize::MAX);
         let need = need.min(left);
         let skip = usize::try_from(self.position.saturating_sub(self.window_start)).unwrap_or(usize::MAX);
@@ -117,7 +161,7 @@ impl<'a, F: StorageFile> Walk<'a, F> {
             };
             self.window.resize(need.max(window).min(left), 0);
             self.window_start = self.position;
-            let read = read_up_to(self.file, &mut self.window, self.position)?;
+            let read = file.read_up_to(&mut self.window, self.position)?;
             self.window.truncate(read);
             return Ok(&self.window);
         }
@@ -125,14 +169,39 @@ impl<'a, F: StorageFile> Walk<'a, F> {
     }
 }
 
-/// Fills `buf` from `position` as far as the file goes; returns how many bytes.
-pub(crate) fn read_up_to<F: StorageFile>(file: &F, buf: &mut [u8], position: u64) -> StorageResult<usize> {
-    let mut filled = 0_usize;
-    while let Some(rest) = buf.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-        match file.read_at(rest, position.saturating_add(filled as u64))? {
-            0 => break,
-            read => filled = filled.saturating_add(read),
+/// The next batch after a bad one at `position` that has a right CRC and begins at `from` or a later offset. `header` is that of the
+/// bad one, when only its CRC is wrong.
+pub(crate) fn find_good_after<F: StorageFile>(
+    file: &F,
+    position: u64,
+    header: Option<BatchHeader>,
+    end: u64,
+    from: Offset,
+) -> StorageResult<Option<Walked>> {
+    if let Some(header) = header {
+        // Its neighbour stands where the header says, if the header is right; no batch within its records is taken for one.
+        let after = position.saturating_add(header.size() as u64);
+        if after < end
+            && let Some(Ok(next)) = Walk::new(file, Check::Crc, after, end).next()?
+            && next.header.base_offset() >= from
+        {
+            return Ok(Some(next));
         }
     }
-    Ok(filled)
+    let mut begin = position.saturating_add(1);
+    while begin < end {
+        let want = usize::try_from(end.saturating_sub(begin)).unwrap_or(SEARCH_BYTES).min(SEARCH_BYTES);
+        let mut bytes = vec![0; want];
+        let filled = file.read_up_to(&mut bytes, begin)?;
+        bytes.truncate(filled);
+        if let Some(at) = find_valid_batch(&bytes, from) {
+            let at = begin.saturating_add(at as u64);
+            return Ok(Walk::new(file, Check::Header, at, end).next()?.and_then(Result::ok));
+        }
+        if filled < SEARCH_BYTES {
+            break;
+        }
+        begin = begin.saturating_add((SEARCH_BYTES - SEARCH_OVERLAP_BYTES) as u64);
+    }
+    Ok(None)
 }

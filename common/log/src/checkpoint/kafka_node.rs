@@ -36,6 +36,29 @@ pub struct KafkaCheckpoints {
     pub clean_shutdown: bool,
 }
 
+impl KafkaCheckpoints {
+    /// The files that are damaged, with what is wrong with each.
+    pub fn damaged(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let files = [
+            (HIGH_WATERMARK_FILE, &self.high_watermarks),
+            (RECOVERY_POINT_FILE, &self.recovery_points),
+            (LOG_START_FILE, &self.log_starts),
+        ];
+        files.into_iter().filter_map(|(name, offsets)| Some((name, offsets.damage.as_deref()?)))
+    }
+}
+
+/// Names of files that Kafka keeps in a log directory beside the partitions; more than are read here.
+pub(crate) const KAFKA_NODE_FILES: [&str; 7] = [
+    HIGH_WATERMARK_FILE,
+    RECOVERY_POINT_FILE,
+    LOG_START_FILE,
+    CLEAN_SHUTDOWN_FILE,
+    "cleaner-offset-checkpoint",
+    "bootstrap.checkpoint",
+    ".lock",
+];
+
 /// Reads Kafka's node-level files in `dir`; each may be absent.
 ///
 /// # Errors
@@ -96,6 +119,10 @@ mod tests {
         );
         assert_eq!(read.recovery_points, KafkaOffsets::default());
         assert!(read.clean_shutdown);
+        assert_eq!(read.damaged().count(), 0);
+        std::fs::write(dir.path().join(LOG_START_FILE), "0\n1\norders 0 1").unwrap();
+        let read = read_kafka_checkpoints(&OsStorage, dir.path()).unwrap();
+        assert_eq!(read.damaged().map(|(name, _)| name).collect::<Vec<_>>(), [LOG_START_FILE]);
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod slots;
 mod state;
 mod text;
 
+pub(crate) use kafka_node::KAFKA_NODE_FILES;
 pub use kafka_node::{KafkaCheckpoints, KafkaOffsets, read_kafka_checkpoints};
 pub use leader_epochs::{LEADER_EPOCH_FILE, LoadedEpochs, read_leader_epochs, write_leader_epochs};
 pub use partition_metadata::{

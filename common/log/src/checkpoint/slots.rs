@@ -211,13 +211,7 @@ fn load<F: StorageFile>(file: &F) -> StorageResult<(LoadedCheckpoint, Option<Slo
 /// A slot's bytes; what the file does not have reads as zeros.
 fn read_slot<F: StorageFile>(file: &F, slot: Slot) -> StorageResult<Vec<u8>> {
     let mut bytes = vec![0; SLOT_BYTES];
-    let mut filled = 0;
-    while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-        match file.read_at(rest, slot.position() + filled as u64)? {
-            0 => break,
-            read => filled += read,
-        }
-    }
+    file.read_up_to(&mut bytes, slot.position())?;
     Ok(bytes)
 }
 

@@ -31,7 +31,6 @@ impl TimeIndex {
         self.entries.last().copied()
     }
 
-    #[cfg(test)]
     pub(crate) fn entries(&self) -> &[TimeEntry] {
         &self.entries
     }

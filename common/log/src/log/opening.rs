@@ -11,7 +11,7 @@ use super::recover::{Ground, Scan};
 use super::{OnDamage, OpenOptions};
 use crate::checkpoint::{CheckpointState, LoadedCheckpoint, write_leader_epochs};
 use crate::epoch_runs;
-use crate::listing::{Found, Listing};
+use crate::partition_files::{PartitionFiles, SegmentFiles};
 use crate::segment::{LookupError, Segment, remove_segment_files};
 use crate::segments::{DamagedBytes, SegmentRef, View};
 use crate::{
@@ -86,10 +86,10 @@ impl<'a, S: Storage> Opening<'a, S> {
 
     /// Reads the directory into a view. Everything in it is flushed on return.
     pub(super) fn recover(&mut self) -> Result<View<S>, OpenError> {
-        let listing = Listing::read(self.storage, &self.dir)?;
-        self.foreign.clone_from(&listing.foreign);
-        self.remove_orphans(&listing)?;
-        let mut found = listing.segments;
+        let files = PartitionFiles::read(self.storage, &self.dir)?;
+        self.foreign = files.strangers();
+        self.remove_orphans(&files)?;
+        let mut found = files.segments;
         if self.stored.is_none() {
             self.state.log_start = found.first().map_or(Offset::ZERO, |first| first.base);
         }
@@ -115,7 +115,7 @@ impl<'a, S: Storage> Opening<'a, S> {
         };
         if self.state.clean && (scan.end > self.state.recovery_point || !scan.damage.iter().all(is_known)) {
             // Somebody wrote to it after the clean mark, or damaged it: the mark is worth nothing.
-            found = Listing::read(self.storage, &self.dir)?.segments;
+            found = PartitionFiles::read(self.storage, &self.dir)?.segments;
             scan = Scan::run(ground(false), &found)?;
             repairs.append(&mut scan.repairs);
             scan.changed = true;
@@ -128,8 +128,8 @@ impl<'a, S: Storage> Opening<'a, S> {
         Ok(view)
     }
 
-    fn remove_orphans(&mut self, listing: &Listing) -> StorageResult<()> {
-        for file in &listing.orphans {
+    fn remove_orphans(&mut self, files: &PartitionFiles) -> StorageResult<()> {
+        for file in &files.orphans {
             self.storage.remove_file(&self.dir.join(file))?;
             self.repairs.push(Repair::OrphanIndexRemoved { file: file.clone() });
         }
@@ -137,7 +137,7 @@ impl<'a, S: Storage> Opening<'a, S> {
     }
 
     /// Segments whose removal had not become durable: the log start had, before they were removed.
-    fn remove_below_log_start(&mut self, found: &mut Vec<Found>) -> StorageResult<()> {
+    fn remove_below_log_start(&mut self, found: &mut Vec<SegmentFiles>) -> StorageResult<()> {
         let log_start = self.state.log_start;
         let below = found.iter().skip(1).take_while(|next| next.base <= log_start).count();
         for removed in found.drain(..below) {
@@ -151,7 +151,7 @@ impl<'a, S: Storage> Opening<'a, S> {
     /// first segment never reached the disk, or a restart of the log was interrupted, and what is left of the log goes.
     fn check_head(
         &mut self,
-        found: &mut Vec<Found>,
+        found: &mut Vec<SegmentFiles>,
         protected: Offset,
     ) -> StorageResult<Option<OffsetRange>> {
         let Some(first) = found.first().map(|first| first.base).filter(|base| *base > self.state.log_start)

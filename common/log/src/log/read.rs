@@ -11,8 +11,8 @@ use highwater_types::Offset;
 use super::Log;
 use crate::segment::LookupError;
 use crate::segments::{SegmentRef, View};
-use crate::walk::{Walked, read_up_to};
-use crate::{LogRead, OffsetRange, ReadError, ReadLimits, Storage};
+use crate::walk::Walked;
+use crate::{LogRead, OffsetRange, ReadError, ReadLimits, Storage, StorageFile as _};
 
 /// How often a read starts over when truncations overtake it.
 const ATTEMPTS: usize = 8;
@@ -116,7 +116,7 @@ impl<S: Storage> Log<S> {
         }
         let want = limits.max_bytes.max(first_size).min(available);
         let mut buffer = self.read_buffers.take(want);
-        let filled = read_up_to(start.segment.segment.file(), buffer.as_mut(), start.batch.position)?;
+        let filled = start.segment.segment.file().read_up_to(buffer.as_mut(), start.batch.position)?;
         let mut walk = batches(buffer.as_ref().get(..filled).unwrap_or_default());
         let mut end = 0;
         loop {

@@ -6,8 +6,8 @@ use highwater_types::{Offset, WallTime};
 use super::Log;
 use crate::segment::LookupError;
 use crate::segments::{SegmentRef, View};
-use crate::walk::{Check, Walk, Walked, read_up_to};
-use crate::{ReadError, Storage, TimestampHit};
+use crate::walk::{Check, Walk, Walked};
+use crate::{ReadError, Storage, StorageFile as _, TimestampHit};
 
 /// How often a search starts over when truncations overtake it.
 const ATTEMPTS: usize = 8;
@@ -84,7 +84,7 @@ fn first_hit<S: Storage>(
     log_start: Offset,
 ) -> Result<Option<TimestampHit>, ReadError> {
     let mut bytes = vec![0; batch.header.size()];
-    let filled = read_up_to(entry.segment.file(), &mut bytes, batch.position)?;
+    let filled = entry.segment.file().read_up_to(&mut bytes, batch.position)?;
     bytes.truncate(filled);
     let asked = batch.header.base_offset();
     let bad =

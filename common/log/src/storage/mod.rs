@@ -136,13 +136,7 @@ pub trait Storage: Clone + fmt::Debug + Send + Sync + 'static {
             return Err(StorageError::new(StorageOperation::Read, path, source));
         }
         let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
-        let mut filled = 0;
-        while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-            match file.read_at(rest, filled as u64)? {
-                0 => break,
-                read => filled += read,
-            }
-        }
+        let filled = file.read_up_to(&mut bytes, 0)?;
         bytes.truncate(filled);
         Ok(bytes)
     }
@@ -185,20 +179,29 @@ pub trait StorageFile: fmt::Debug + Send + Sync + 'static {
     /// What the disk says.
     fn read_at(&self, buf: &mut [u8], position: u64) -> StorageResult<usize>;
 
+    /// Fills `buf` from `position` as far as the file goes; returns how many bytes.
+    ///
+    /// # Errors
+    /// What the disk says.
+    fn read_up_to(&self, buf: &mut [u8], position: u64) -> StorageResult<usize> {
+        let mut filled = 0;
+        while let Some(rest) = buf.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            match self.read_at(rest, position.saturating_add(filled as u64))? {
+                0 => break,
+                read => filled += read,
+            }
+        }
+        Ok(filled)
+    }
+
     /// Fills `buf` from `position`.
     ///
     /// # Errors
     /// [`io::ErrorKind::UnexpectedEof`] when the file ends first, else what the disk says.
     fn read_exact_at(&self, buf: &mut [u8], position: u64) -> StorageResult<()> {
-        let mut filled = 0;
-        while let Some(rest) = buf.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-            match self.read_at(rest, position.saturating_add(filled as u64))? {
-                0 => {
-                    let source = io::Error::from(io::ErrorKind::UnexpectedEof);
-                    return Err(StorageError::new(StorageOperation::Read, self.path(), source));
-                }
-                read => filled += read,
-            }
+        if self.read_up_to(buf, position)? < buf.len() {
+            let source = io::Error::from(io::ErrorKind::UnexpectedEof);
+            return Err(StorageError::new(StorageOperation::Read, self.path(), source));
         }
         Ok(())
     }

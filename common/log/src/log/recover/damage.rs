@@ -2,20 +2,15 @@
 
 use std::ops::Range;
 
-use highwater_records::{BatchHeader, find_valid_batch};
+use highwater_records::BatchHeader;
 use highwater_types::Offset;
 
 use super::Scan;
-use crate::listing::Found;
+use crate::partition_files::SegmentFiles;
 use crate::segment::{Segment, remove_segment_files};
 use crate::segments::DamagedBytes;
-use crate::walk::{Check, Walk, read_up_to};
+use crate::walk::find_good_after;
 use crate::{Access, Damage, OffsetRange, Repair, Storage, StorageFile, StorageResult, side_file};
-
-/// How many bytes are searched at once for a good batch after damage.
-const SEARCH_BYTES: usize = 32 << 20;
-/// How far two searches overlap: a good batch that is larger may be missed, and one after it is found.
-const SEARCH_OVERLAP_BYTES: usize = 16 << 20;
 
 /// What becomes of a segment after something bad in it.
 pub(super) enum Next {
@@ -31,9 +26,9 @@ impl<S: Storage> Scan<'_, S> {
     /// Decides what a bad batch at `position` means.
     pub(super) fn after_bad(
         &mut self,
-        found: &Found,
+        found: &SegmentFiles,
         segment: &Segment<S>,
-        later: &[Found],
+        later: &[SegmentFiles],
         position: u64,
         reason: &str,
         header: Option<BatchHeader>,
@@ -43,9 +38,10 @@ impl<S: Storage> Scan<'_, S> {
             return Ok(Next::LogEnds(position));
         }
         let lost_from = self.end;
-        if let Some((at, base)) = self.find_good(segment, position, found.len, header)?
-            && base < protected
+        if let Some(next) = find_good_after(segment.file(), position, header, found.len, self.end)?
+            && next.header.base_offset() < protected
         {
+            let (at, base) = (next.position, next.header.base_offset());
             self.note_hole(found.base, OffsetRange::new(lost_from, base), position..at, reason);
             self.end = base;
             return Ok(Next::ResumeAt(at));
@@ -84,45 +80,13 @@ impl<S: Storage> Scan<'_, S> {
         self.damage.push(DamagedBytes { damage, bytes: Some((segment, bytes)) });
     }
 
-    /// The next good batch after a bad one, within the segment: where it begins and its base offset.
-    fn find_good(
-        &self,
-        segment: &Segment<S>,
-        position: u64,
-        len: u64,
-        header: Option<BatchHeader>,
-    ) -> StorageResult<Option<(u64, Offset)>> {
-        if let Some(header) = header {
-            // Only the CRC is wrong: its neighbour stands where the header says, if the header is right.
-            let after = position.saturating_add(header.size() as u64);
-            if after < len
-                && let Some(Ok(next)) = Walk::new(segment.file(), Check::Crc, after, len).next()?
-                && next.header.base_offset() >= header.next_offset()
-            {
-                return Ok(Some((after, next.header.base_offset())));
-            }
-        }
-        let mut from = position.saturating_add(1);
-        while from < len {
-            let want = usize::try_from(len.saturating_sub(from)).unwrap_or(SEARCH_BYTES).min(SEARCH_BYTES);
-            let mut bytes = vec![0; want];
-            let filled = read_up_to(segment.file(), &mut bytes, from)?;
-            bytes.truncate(filled);
-            if let Some(at) = find_valid_batch(&bytes, self.end) {
-                let at = from.saturating_add(at as u64);
-                let found = Walk::new(segment.file(), Check::Header, at, len).next()?;
-                return Ok(found.and_then(Result::ok).map(|batch| (at, batch.header.base_offset())));
-            }
-            if filled < SEARCH_BYTES {
-                break;
-            }
-            from = from.saturating_add((SEARCH_BYTES - SEARCH_OVERLAP_BYTES) as u64);
-        }
-        Ok(None)
-    }
-
     /// The log ends before this segment, which does not fit what is before it.
-    pub(super) fn end_before(&mut self, found: &Found, later: &[Found], reason: String) -> StorageResult<()> {
+    pub(super) fn end_before(
+        &mut self,
+        found: &SegmentFiles,
+        later: &[SegmentFiles],
+        reason: String,
+    ) -> StorageResult<()> {
         let segment = Segment::open(self.ground.storage, self.ground.dir, found.base, Access::ReadWrite)?;
         self.cut(found, &segment, later, 0, reason)?;
         remove_segment_files(self.ground.storage, self.ground.dir, found.base)?;
@@ -132,9 +96,9 @@ impl<S: Storage> Scan<'_, S> {
     /// Ends the log at `position` of the segment: below the protected offset the bytes are kept first.
     pub(super) fn cut(
         &mut self,
-        found: &Found,
+        found: &SegmentFiles,
         segment: &Segment<S>,
-        later: &[Found],
+        later: &[SegmentFiles],
         position: u64,
         reason: String,
     ) -> StorageResult<()> {

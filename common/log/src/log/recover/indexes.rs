@@ -2,7 +2,7 @@
 
 use super::Scan;
 use crate::index::{OffsetEntry, SegmentIndexes};
-use crate::listing::Found;
+use crate::partition_files::SegmentFiles;
 use crate::segment::{BadIndex, Segment};
 use crate::segments::DamagedBytes;
 use crate::walk::Walked;
@@ -30,7 +30,7 @@ impl<S: Storage> Scan<'_, S> {
     /// whose files say something else.
     pub(super) fn take_indexes(
         &mut self,
-        found: &Found,
+        found: &SegmentFiles,
         segment: &Segment<S>,
         is_active: bool,
         mut indexes: SegmentIndexes,
@@ -63,7 +63,11 @@ impl<S: Storage> Scan<'_, S> {
     }
 
     /// A closed segment that is not read: its index files must be there and have entries where there is something to index.
-    pub(super) fn check_closed_indexes(&mut self, found: &Found, segment: &Segment<S>) -> StorageResult<()> {
+    pub(super) fn check_closed_indexes(
+        &mut self,
+        found: &SegmentFiles,
+        segment: &Segment<S>,
+    ) -> StorageResult<()> {
         if self.ground.clean && found.index_lengths_fit() {
             return Ok(());
         }

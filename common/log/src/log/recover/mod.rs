@@ -20,7 +20,7 @@ use self::damage::Next;
 use self::indexes::Claims;
 use crate::epoch_runs::{self, EpochRun};
 use crate::index::SegmentIndexes;
-use crate::listing::Found;
+use crate::partition_files::SegmentFiles;
 use crate::segment::{Segment, remove_segment_files};
 use crate::segments::{DamagedBytes, SegmentRef};
 use crate::walk::{Check, Walk};
@@ -78,7 +78,7 @@ enum Stop {
 
 impl<'a, S: Storage> Scan<'a, S> {
     /// Reads the segments, in order.
-    pub(super) fn run(ground: Ground<'a, S>, found: &[Found]) -> StorageResult<Self> {
+    pub(super) fn run(ground: Ground<'a, S>, found: &[SegmentFiles]) -> StorageResult<Self> {
         let mut scan = Self {
             ground,
             segments: Vec::new(),
@@ -107,7 +107,7 @@ impl<'a, S: Storage> Scan<'a, S> {
     }
 
     /// Reads one segment; `false` when the log ends in it although others follow.
-    fn segment(&mut self, found: &Found, later: &[Found]) -> StorageResult<bool> {
+    fn segment(&mut self, found: &SegmentFiles, later: &[SegmentFiles]) -> StorageResult<bool> {
         let next_base = later.first().map(|next| next.base);
         if found.len == 0 && (next_base.is_some() || found.base < self.end) {
             // Left behind between the creation of its successor and its own removal.
@@ -153,7 +153,7 @@ impl<'a, S: Storage> Scan<'a, S> {
     }
 
     /// Whether a closed segment need not be read: it lies below the recovery point and nothing in it was lost before.
-    fn may_be_skipped(&self, found: &Found, next_base: Option<Offset>) -> bool {
+    fn may_be_skipped(&self, found: &SegmentFiles, next_base: Option<Offset>) -> bool {
         let Some(next) = next_base else { return false };
         let range = OffsetRange::new(found.base, next);
         let was_damaged =
@@ -176,7 +176,7 @@ impl<'a, S: Storage> Scan<'a, S> {
     }
 
     /// After a clean stop: goes on from the last index entry of the last segment. `false` when the index is of no use.
-    fn clean_tail(&mut self, found: &Found, segment: &Segment<S>) -> StorageResult<bool> {
+    fn clean_tail(&mut self, found: &SegmentFiles, segment: &Segment<S>) -> StorageResult<bool> {
         let Ok(mut indexes) = segment.read_indexes(found.len)? else { return Ok(false) };
         let entry = indexes.offsets.last();
         let from = entry.map_or(0, |entry| u64::from(entry.position));
@@ -203,9 +203,9 @@ impl<'a, S: Storage> Scan<'a, S> {
 
     fn read_segment(
         &mut self,
-        found: &Found,
+        found: &SegmentFiles,
         segment: Arc<Segment<S>>,
-        later: &[Found],
+        later: &[SegmentFiles],
         before: Offset,
     ) -> StorageResult<bool> {
         let old = segment.read_indexes(found.len)?;
