@@ -16,7 +16,7 @@
 //! | read by a consumer, up to the own high watermark | [`server`], `serving` | `fetch.max.bytes`, `num.io.threads` |
 //!
 //! Beside that path: [`replica_manager`] (which partitions are followed, and in which loop), [`housekeeping`]
-//! (checkpoints), [`describe`] (DescribeFetchers), [`service`] (start and end of the program).
+//! (checkpoints), [`repair`] (damage), [`describe`] (DescribeFetchers), [`service`] (start and end of the program).
 //!
 //! What must hold: nothing here decides about replication (`protocol` does) or touches a file (`log` does); nothing waits
 //! for a disk but the blocking pool; one bad or slow partition delays no other.
@@ -27,6 +27,7 @@ mod fetcher;
 mod housekeeping;
 pub mod leader_endpoint;
 mod partition;
+mod repair;
 mod replica_manager;
 mod server;
 mod service;

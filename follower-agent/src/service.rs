@@ -37,6 +37,7 @@ use crate::config::AgentSettings;
 use crate::fetcher::FetchSettings;
 use crate::leader_endpoint::CallOptions;
 use crate::partition::{FollowedPartition, PartitionContext};
+use crate::repair::Repair;
 use crate::replica_manager::{ReplicaManager, Shared};
 use crate::server::Api;
 use crate::{Fetchers, housekeeping};
@@ -258,6 +259,7 @@ impl Parts {
             () = stop.cancelled() => return Ok(()),
         };
         let fetchers = Arc::clone(self.fetchers.get_or_init(|| Arc::new(self.fetchers(&volume))));
+        let repair = self.repair(&volume);
         let manager = ReplicaManager::new(Arc::new(self.shared(volume, Arc::clone(&fetchers))));
         health.set_serving(true).await;
         let checkpoints = housekeeping::run(
@@ -270,7 +272,13 @@ impl Parts {
             stop.cancelled().await;
             fetchers.shut_down().await;
         };
-        tokio::join!(manager.run(self.coordination.view()), checkpoints, fetching, self.keep_alive());
+        tokio::join!(
+            manager.run(self.coordination.view()),
+            checkpoints,
+            fetching,
+            repair.run(stop.clone()),
+            self.keep_alive(),
+        );
         Ok(())
     }
 
@@ -318,12 +326,28 @@ impl Parts {
             batch_max_bytes: own.batch_max_bytes.as_u32(),
             backoff: backoff(own),
         };
-        let calls = CallOptions {
+        Fetchers::new(settings, own.num_replica_fetchers, self.clocks.monotonic, self.calls())
+    }
+
+    fn calls(&self) -> CallOptions {
+        let own = &self.config.own;
+        CallOptions {
             node: self.config.common.node_id,
             timeout: own.socket_timeout,
             transport: transport(own),
-        };
-        Fetchers::new(settings, own.num_replica_fetchers, self.clocks.monotonic, calls)
+        }
+    }
+
+    fn repair(&self, volume: &Volume) -> Repair<CallOptions> {
+        let own = &self.config.own;
+        Repair {
+            node: self.config.common.node_id,
+            cluster: volume.cluster_id.clone(),
+            registry: Arc::clone(&self.registry),
+            connector: self.calls(),
+            fetch_max_bytes: own.fetch_max_bytes.as_u32(),
+            batch_max_bytes: own.batch_max_bytes.as_u32(),
+        }
     }
 
     fn shared(&self, volume: Volume, fetchers: Arc<Fetchers>) -> Shared {

@@ -296,3 +296,31 @@ async fn a_connection_to_a_program_that_leads_nothing_of_what_is_asked_is_replac
     two.until_log_end("orders", 0, 10).await;
     assert!(moved.elapsed() < Duration::from_secs(10), "{:?}", moved.elapsed());
 }
+
+/// design.md 2: acknowledged records that rotted are read from the leader again, by a replica that says that it is another.
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_in_the_middle_of_a_log_is_repaired_from_the_leader() {
+    let properties = [("durability", "page-cache")];
+    let (mut cluster, two, _three) = three("orders", &properties).await;
+    for _ in 0..10 {
+        cluster.produce("orders", 0, v1::Acks::All, 10).await.unwrap();
+    }
+    two.until_high_watermark("orders", 0, 100).await;
+    let before = two.partition("orders", 0).await.unwrap();
+    eventually(async || (cluster.checkpointed(2, "orders-0") == Some(100)).then_some(())).await;
+    two.kill().await;
+    let whole = cluster.log_bytes(2, "orders-0");
+    let (name, mut bytes) = whole.clone().into_iter().next().unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0xff;
+    std::fs::write(cluster.data_dir(2).join("orders-0").join(name), bytes).unwrap();
+
+    let two = cluster.follow(2, &[]).await;
+    eventually(async || (cluster.log_bytes(2, "orders-0") == whole).then_some(())).await;
+    let after = eventually(async || {
+        two.partition("orders", 0).await.filter(|row| row.acknowledged_offset == Some(100))
+    })
+    .await;
+    assert_ne!(after.incarnation, before.incarnation, "what it had acknowledged was gone for a while");
+    cluster.until_in_sync("orders", &[1, 2, 3]).await;
+}

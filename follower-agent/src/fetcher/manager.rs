@@ -98,11 +98,11 @@ impl<P: Followed, C: Connector> FetcherManager<P, C> {
         for running in ended.values() {
             running.stop.cancel();
         }
-        for (key, running) in ended {
+        for (key, mut running) in ended {
             for partition in running.partitions.values() {
                 partition.attach(None);
             }
-            if let Err(died) = running.task.await {
+            if let Err(died) = (&mut running.task).await {
                 tracing::error!(leader = %key.leader, fetcher = key.fetcher, error = %died, "a fetch loop had died");
             }
         }
@@ -138,6 +138,13 @@ impl<P: Followed, C: Connector> FetcherManager<P, C> {
     }
 }
 
+impl<P> Drop for Running<P> {
+    /// Its task ends by itself; what it has in flight is void for the partitions that were taken out.
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
 impl<P: Followed> Running<P> {
     fn join(&mut self, partition: &Arc<P>) {
         self.partitions.insert(partition.id(), Arc::clone(partition));
@@ -156,8 +163,6 @@ impl<P: Followed> Loops<P> {
         }
         running.mail.change(Change::Remove(id));
         if running.partitions.is_empty() {
-            // Its task ends by itself; what it has in flight is void for the partitions that were taken out.
-            running.stop.cancel();
             self.running.remove(&key);
         }
         debug_assert!(

@@ -121,8 +121,12 @@ impl FollowedPartition {
         }
     }
 
-    /// Writes what moved since the last time; under `page-cache` also flushes segments that were closed. *Blocks.*
+    /// Writes what moved since the last time; under `page-cache` also flushes segments that were closed. Nothing moves while
+    /// the partition has failed. *Blocks.*
     pub(crate) fn write_checkpoint(&self) {
+        if self.has_failed() {
+            return;
+        }
         let log = self.replica.log();
         if !self.is_fsync() && log.snapshot().active_segment > log.flushed() {
             self.flushes.request();

@@ -129,6 +129,11 @@ impl FollowedPartition {
         self.work.has_panicked() || self.flushes.has_panicked()
     }
 
+    pub(super) fn has_failed(&self) -> bool {
+        let state = self.replica.state(self.context.clocks.monotonic.now());
+        matches!(state, PartitionFetchState::Failed { .. })
+    }
+
     /// *Blocks.*
     fn run_work(&self, batch: Vec<Work>) {
         for work in batch {
@@ -170,11 +175,7 @@ impl FollowedPartition {
     }
 
     fn flush_if_needed(&self) {
-        let has_failed = matches!(
-            self.replica.state(self.context.clocks.monotonic.now()),
-            PartitionFetchState::Failed { .. }
-        );
-        if self.is_fsync() && !has_failed && self.replica.needs_flush() {
+        if self.is_fsync() && !self.has_failed() && self.replica.needs_flush() {
             self.flushes.request();
         }
     }

@@ -7,6 +7,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use highwater_log::OsStorage;
+use highwater_log::checkpoint::CheckpointFile;
 use highwater_node::config::{CommonSettings, Settings, Sources, load};
 use highwater_node::grpc::Listener;
 use highwater_proto::v1;
@@ -144,6 +146,12 @@ impl Cluster {
             name.ends_with(".log").then(|| (name, std::fs::read(&path).unwrap()))
         });
         segments.collect()
+    }
+
+    /// The high watermark that a replica would begin with after a crash.
+    pub(crate) fn checkpointed(&self, node: i32, partition: &str) -> Option<i64> {
+        let read = CheckpointFile::read(&OsStorage, &self.data_dir(node).join(partition)).unwrap();
+        read.into_state().map(|state| state.high_watermark.offset.get())
     }
 
     fn any(&self) -> Channel {
@@ -329,6 +337,12 @@ pub(crate) async fn is_serving(channel: Channel) -> bool {
 impl Following {
     pub(crate) async fn stop(self) {
         self.0.stop().await;
+    }
+
+    /// Ends it as a crash does: nothing is flushed or marked clean any more.
+    pub(crate) async fn kill(mut self) {
+        self.0.task.abort();
+        (&mut self.0.task).await.expect_err("it was aborted");
     }
 
     pub(crate) fn channel(&self) -> Channel {
