@@ -6,7 +6,10 @@ mod support;
 use std::path::Path;
 use std::time::Duration;
 
+use highwater_coordination::{Coordination as _, FileCoordination, FileOptions};
+use highwater_log::PartitionLocks;
 use highwater_proto::v1;
+use highwater_types::{LeaderEpoch, NodeId, PartitionRecord};
 use support::{Node, batch, code, eventually, fetch_request, produce_request, shape, start, start_as};
 use tokio::time::Instant;
 
@@ -269,6 +272,48 @@ async fn a_second_program_on_one_directory_does_not_lead_what_the_first_holds() 
     assert_eq!(code(&error), Some(v1::ErrorCode::ReplicaNotAvailable));
     assert_eq!(node.append("t", batch(1, 10)).await, 1, "the first goes on");
     twin.stop().await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_newer_leadership_ends_this_one_and_everybody_who_waits_learns_who_leads() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path()).await;
+    replicated(&node, &[2], &[]).await;
+    node.fetch(follower(2, 0, 0)).await;
+    eventually(async || (isr(&node).await == [1, 2]).then_some(())).await;
+    let mut fetch = fetch_request("t", 0);
+    fetch.max_wait_ms = Some(30_000);
+    let mut log = node.log.clone();
+    let parked = tokio::spawn(async move { log.fetch(fetch).await.unwrap().into_inner() });
+    node.until_parked(1).await;
+    let mut log = node.log.clone();
+    let waits = tokio::spawn(async move {
+        log.produce(produce_request("t", v1::Acks::All, batch(1, 10))).await.unwrap().into_inner()
+    });
+    let reached = async || node.fetch(follower(2, 0, 0)).await.partitions[0].log_end_offset == Some(1);
+    eventually(async || reached().await.then_some(())).await;
+
+    // Node 2 takes over, as its leader-svc would.
+    let store = FileCoordination::open(&dir.path().join("store"), FileOptions::default()).await.unwrap();
+    let record =
+        store.view().borrow().partitions().next().map(|(_, record)| record.as_ref().clone()).unwrap();
+    let next = PartitionRecord {
+        leader: NodeId::new(2),
+        leader_epoch: record.leader_epoch.map(LeaderEpoch::next),
+        ..record.clone()
+    };
+    store.swap_partition(next, record.partition_epoch).await.unwrap();
+
+    for error in
+        [parked.await.unwrap().partitions.remove(0).error, waits.await.unwrap().partitions.remove(0).error]
+    {
+        assert_eq!(code(&error), Some(v1::ErrorCode::NotLeaderOrFollower));
+        let hint = error.unwrap().leader.expect("who leads now");
+        assert_eq!((hint.leader_id, hint.leader_epoch), (Some(2), Some(1)));
+    }
+    let locks = PartitionLocks::open(&dir.path().join("data-1")).unwrap();
+    drop(eventually(async || locks.try_lock(record.id()).unwrap()).await);
     node.stop().await;
 }
 

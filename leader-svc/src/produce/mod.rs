@@ -61,7 +61,10 @@ impl Appender {
         until: Instant,
     ) -> Result<Produced, ReplicationError> {
         let (topic, found) = self.host.find(view, &asked.topic, asked.partition);
-        let hinted = |error| with_hint(view, topic.as_ref().map(|topic| topic.id), asked.partition, error);
+        // By the view of that moment: the leadership may have moved while the request waited.
+        let hinted = |error| {
+            with_hint(&self.host.view(), topic.as_ref().map(|topic| topic.id), asked.partition, error)
+        };
         let partition = found?;
         check_epoch(asked.current_leader_epoch, partition.replica().epoch()).map_err(hinted)?;
         let max_message_bytes = partition.topic_record().properties.max_message_bytes;

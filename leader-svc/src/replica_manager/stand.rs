@@ -206,3 +206,7 @@ async fn give_back(replica: OpenReplica<OsStorage>) {
         tracing::warn!(partition = %id, %error, "could not close the log cleanly");
     }
 }
+
+#[cfg(test)]
+#[path = "stand_test.rs"]
+mod tests;
