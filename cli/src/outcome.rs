@@ -67,8 +67,7 @@ impl From<LogCommandError> for CommandError {
     fn from(error: LogCommandError) -> Self {
         match error {
             LogCommandError::Write(error) => Self::Write(error),
-            other @ (LogCommandError::Read { .. }
-            | LogCommandError::Storage(_)
+            other @ (LogCommandError::Storage(_)
             | LogCommandError::NotALog { .. }
             | LogCommandError::NothingInCommon) => Self::Log(other),
         }

@@ -12,7 +12,7 @@ pub(super) struct Place(pub(super) StartAt);
 
 /// What may be written.
 const ALLOWED: &str = "earliest, latest, an offset (a whole number from 0), a time (2026-03-01T12:30:00Z, \
-                       UTC without the Z), or how long ago (15min) is allowed";
+                       2026-03-01), or how long ago (15min) is allowed";
 
 impl FromStr for Place {
     type Err = String;
@@ -39,7 +39,8 @@ fn offset(digits: &str) -> Option<Offset> {
 }
 
 fn time(text: &str, now: SystemTime) -> Option<WallTime> {
-    let time = match humantime::parse_rfc3339_weak(text) {
+    let midnight = || humantime::parse_rfc3339_weak(&format!("{text} 00:00:00"));
+    let time = match humantime::parse_rfc3339_weak(text).or_else(|_| midnight()) {
         Ok(time) => time,
         Err(_) => now.checked_sub(units::parse_duration(text).ok()?)?,
     };
@@ -66,6 +67,7 @@ mod tests {
         assert_eq!(read("9223372036854775807"), Some(StartAt::Offset(Offset::MAX)));
         assert_eq!(read("1970-01-02T00:00:01Z"), at(86_401_000));
         assert_eq!(read("1970-01-02 00:00:01"), at(86_401_000));
+        assert_eq!(read("1970-01-02"), at(86_400_000));
         assert_eq!(read("1970-01-01T00:00:00.250Z"), at(250));
         assert_eq!(read("15min"), at(NOW_MS - 900_000));
     }

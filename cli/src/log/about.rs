@@ -3,15 +3,10 @@
 
 use std::fmt;
 
-use highwater_log::checkpoint::{
-    CheckpointFile, CheckpointState, LoadedEpochs, LoadedPartitionMetadata, read_leader_epochs,
-    read_partition_metadata,
-};
-use highwater_log::{OsStorage, StorageError};
+use highwater_log::checkpoint::{CheckpointState, LoadedEpochs, LoadedPartitionMetadata};
+use highwater_log::{OsStorage, ReadOnlyLog, StorageError};
 use highwater_types::EpochEntry;
 use serde::Serialize;
-
-use super::partition::PartitionDir;
 
 /// The head of a partition's dump.
 #[derive(Debug, Serialize)]
@@ -42,21 +37,21 @@ struct Checkpoint {
 }
 
 impl About {
-    pub(super) fn read(partition: &PartitionDir) -> Result<Self, StorageError> {
-        let topic_id = match read_partition_metadata(&OsStorage, &partition.path)? {
+    pub(super) fn read(name: &str, log: &ReadOnlyLog<OsStorage>) -> Result<Self, StorageError> {
+        let topic_id = match log.topic_id()? {
             LoadedPartitionMetadata::Found(id) => Some(id.to_string()),
             LoadedPartitionMetadata::Absent | LoadedPartitionMetadata::Damaged(_) => None,
         };
-        let leader_epochs = match read_leader_epochs(&OsStorage, &partition.path)? {
+        let leader_epochs = match log.leader_epochs()? {
             LoadedEpochs::Whole(cache) | LoadedEpochs::Damaged { salvaged: cache, .. } => {
                 cache.entries().iter().map(EpochStart::new).collect()
             }
             LoadedEpochs::Absent => Vec::new(),
         };
-        let state = CheckpointFile::read(&OsStorage, &partition.path)?.into_state();
+        let state = log.checkpoint()?.into_state();
         Ok(Self {
-            directory: partition.path.display().to_string(),
-            partition: partition.name.clone(),
+            directory: log.directory().display().to_string(),
+            partition: name.to_owned(),
             topic_id,
             leader_epochs,
             checkpoint: state.as_ref().map(Checkpoint::new),

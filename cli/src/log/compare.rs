@@ -8,12 +8,12 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
+use highwater_log::{OsFile, OsStorage, ReadOnlyLog, Scanned, SegmentFiles, SegmentScan};
 use highwater_records::BatchError;
 use highwater_types::{LeaderEpoch, Offset};
 use serde::Serialize;
 
 use super::partition::{PartitionDir, select};
-use super::scan::{Scanned, SegmentScan};
 use super::{LogCommandError, OutputArgs, OutputFormat, Verdict, json_line};
 
 /// Compares directories.
@@ -129,7 +129,7 @@ fn compare_partitions(
 fn compare_logs(args: &CompareArgs, name: &str, logs: &mut [LogWalk]) -> Result<Comparison, LogCommandError> {
     let mut comparison = Comparison {
         partition: name.to_owned(),
-        directories: logs.iter().map(|log| log.partition.path.display().to_string()).collect(),
+        directories: logs.iter().map(|log| log.reader.directory().display().to_string()).collect(),
         starts: logs.iter().map(|log| log.start().map(Offset::get)).collect(),
         ends: Vec::new(),
         same_batches: 0,
@@ -167,7 +167,7 @@ fn compare_next(args: &CompareArgs, logs: &[LogWalk], difference: &mut Option<Di
         None
     };
     if let Some((log, bad)) = logs.iter().find_map(|log| Some((log, log.bad.as_ref()?))) {
-        return differs(format!("{} is damaged there: {bad}", log.partition.path.display()));
+        return differs(format!("{} is damaged there: {bad}", log.reader.directory().display()));
     }
     let first = *heads.first()?;
     if heads.len() < logs.len() {
@@ -175,7 +175,7 @@ fn compare_next(args: &CompareArgs, logs: &[LogWalk], difference: &mut Option<Di
             return None;
         }
         let ended = logs.iter().find(|log| log.head.is_none())?;
-        return differs(format!("{} ends there", ended.partition.path.display()));
+        return differs(format!("{} ends there", ended.reader.directory().display()));
     }
     if let Some(other) = heads.iter().find(|head| head.bytes != first.bytes) {
         return differs(describe(first, other));
@@ -229,9 +229,10 @@ struct Head {
 /// Walks the good batches of all segments of a partition.
 #[derive(Debug)]
 struct LogWalk {
-    partition: PartitionDir,
-    segments: std::vec::IntoIter<Offset>,
-    scan: Option<SegmentScan>,
+    reader: ReadOnlyLog<OsStorage>,
+    segments: std::vec::IntoIter<SegmentFiles>,
+    /// The segment at hand, and its base.
+    scan: Option<(Offset, SegmentScan<OsFile>)>,
     /// The batch at hand; `None` at the end.
     head: Option<Head>,
     /// The end of the last batch that was at hand.
@@ -243,9 +244,9 @@ struct LogWalk {
 
 impl LogWalk {
     fn open(partition: &PartitionDir) -> Result<Self, LogCommandError> {
-        let segments = partition.files()?.segments.into_iter();
-        let partition = partition.clone();
-        let mut walk = Self { partition, segments, scan: None, head: None, end: None, bad: None };
+        let reader = partition.open()?;
+        let segments = reader.files().segments.clone().into_iter();
+        let mut walk = Self { reader, segments, scan: None, head: None, end: None, bad: None };
         walk.advance()?;
         Ok(walk)
     }
@@ -267,18 +268,16 @@ impl LogWalk {
     fn advance(&mut self) -> Result<(), LogCommandError> {
         self.head = None;
         while self.bad.is_none() {
-            let Some(scan) = &mut self.scan else {
-                let Some(base) = self.segments.next() else { return Ok(()) };
-                let path = self.partition.segment_file(base, "log");
-                self.scan =
-                    Some(SegmentScan::open(&path, base).map_err(|e| LogCommandError::read(&path, e))?);
+            let Some((base, scan)) = &mut self.scan else {
+                let Some(SegmentFiles { base, .. }) = self.segments.next() else { return Ok(()) };
+                self.scan = Some((base, self.reader.scan(base)?));
                 continue;
             };
-            match scan.next().map_err(|e| LogCommandError::read(&self.partition.path, e))? {
+            match scan.next_piece()? {
                 None => self.scan = None,
                 Some(Scanned::Bad(bad)) => {
-                    let goes_on = bad.resumes_at.is_some() || !self.segments.as_slice().is_empty();
-                    self.bad = goes_on.then_some(bad.error);
+                    let is_end = self.reader.is_tail(*base, &bad);
+                    self.bad = (!is_end).then_some(bad.error);
                 }
                 Some(Scanned::Batch { batch, .. }) => {
                     self.end = Some(batch.next_offset());

@@ -10,13 +10,13 @@ use std::path::PathBuf;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
+use highwater_log::{BadBytes, Judgement, OsStorage, ReadOnlyLog, Scanned};
 use highwater_records::{BatchView, ControlRecord, Record, TimestampType, records};
 use highwater_types::Offset;
 use serde::Serialize;
 
 use super::about::About;
 use super::partition::{PartitionDir, select};
-use super::scan::{Bad, Scanned, SegmentScan};
 use super::{LogCommandError, OutputArgs, OutputFormat, Verdict, json_line};
 
 /// Prints every batch and record.
@@ -133,30 +133,27 @@ fn dump_partition(
     out: &mut dyn Write,
 ) -> Result<Verdict, LogCommandError> {
     let mut printer = Printer { format: args.output.output, out };
-    printer.print(&Line::Partition(About::read(partition)?))?;
+    let log = partition.open()?;
+    printer.print(&Line::Partition(About::read(&partition.name, &log)?))?;
     let mut verdict = Verdict::Good;
-    let segments = partition.files()?.segments;
-    for base in &segments {
-        let is_last = segments.last() == Some(base);
-        verdict = verdict.and(dump_segment(args, partition, *base, is_last, &mut printer)?);
+    for segment in &log.files().segments {
+        verdict = verdict.and(dump_segment(args, &log, segment.base, &mut printer)?);
     }
     Ok(verdict)
 }
 
 fn dump_segment(
     args: &DumpArgs,
-    partition: &PartitionDir,
+    log: &ReadOnlyLog<OsStorage>,
     base: Offset,
-    is_last: bool,
     printer: &mut Printer<'_>,
 ) -> Result<Verdict, LogCommandError> {
-    let path = partition.segment_file(base, "log");
-    let read_error = |e| LogCommandError::read(&path, e);
-    let mut scan = SegmentScan::open(&path, base).map_err(read_error)?;
+    let mut scan = log.scan(base)?;
+    let path = log.segment_path(base);
     let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     printer.print(&Line::Segment { base_offset: base.get(), file, bytes: scan.len() })?;
     let mut verdict = Verdict::Good;
-    while let Some(scanned) = scan.next().map_err(read_error)? {
+    while let Some(scanned) = scan.next_piece()? {
         match scanned {
             Scanned::Batch { position, batch } => {
                 let dumped = DumpedBatch::new(&batch, position, true, args.batches_only);
@@ -165,12 +162,10 @@ fn dump_segment(
                 }
                 printer.print(&Line::Batch(dumped))?;
             }
-            Scanned::Bad(Bad { position, bytes, resumes_at: None, .. })
-                if is_last && partition.is_in_use()? =>
-            {
-                printer.print(&Line::InUse { position, bytes })?;
+            Scanned::Bad(bad) if log.judge(base, &bad)? == Judgement::InUse => {
+                printer.print(&Line::InUse { position: bad.position, bytes: bad.bytes })?;
             }
-            Scanned::Bad(Bad { position, bytes, error, batch, resumes_at }) => {
+            Scanned::Bad(BadBytes { position, bytes, error, batch, resumes_at }) => {
                 verdict = Verdict::Wrong;
                 if let Some(batch) = batch {
                     let dumped = DumpedBatch::new(&batch, position, false, args.batches_only);

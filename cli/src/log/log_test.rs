@@ -295,7 +295,7 @@ fn foreign_files_and_strays_are_notes() {
     fs::create_dir(sample.root.path().join("old-1.0123-stray")).unwrap();
     let (problems, notes) = verify(sample.root.path());
     assert_eq!(problems, [""; 0]);
-    assert_eq!(notes, ["stray", "foreign_file", "foreign_file", "left_over"]);
+    assert_eq!(notes, ["stray", "foreign_file", "left_over", "foreign_file"]);
 }
 
 #[test]

@@ -7,11 +7,10 @@ mod about;
 pub(crate) mod compare;
 mod dump;
 mod partition;
-mod scan;
 mod verify;
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Subcommand;
 
@@ -33,14 +32,6 @@ pub(crate) enum LogCommand {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LogCommandError {
     /// A file or directory cannot be read.
-    #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The same, told by the log's reader.
     #[error(transparent)]
     Storage(#[from] highwater_log::StorageError),
     /// A directory that holds no partition.
@@ -55,12 +46,6 @@ pub(crate) enum LogCommandError {
     /// The output cannot be written.
     #[error("cannot write the output: {0}")]
     Write(#[from] io::Error),
-}
-
-impl LogCommandError {
-    fn read(path: &Path, source: io::Error) -> Self {
-        Self::Read { path: path.to_owned(), source }
-    }
 }
 
 impl LogCommand {

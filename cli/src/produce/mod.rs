@@ -148,6 +148,7 @@ fn producer_config(args: &ProduceArgs, topic: &TopicRecord) -> ProducerConfig {
         batch_bytes: defaults.batch_bytes.min(largest),
         // Twice the largest record, so that one can be filled while another is sent.
         buffer_bytes: defaults.buffer_bytes.max(largest.saturating_mul(2).min(BUFFER_MAX)),
+        delivery_timeout: args.connection.timeout.unwrap_or(defaults.delivery_timeout),
         ..defaults
     }
 }

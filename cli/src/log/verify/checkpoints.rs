@@ -1,63 +1,25 @@
-//! Checks of the small files: leader epochs, topic id, our checkpoint, and Kafka's checkpoints of a node.
+//! Checks of the small files: leader epochs, topic id, our checkpoint.
 
 use std::fs;
 use std::path::Path;
 
 use highwater_log::checkpoint::{
-    CHECKPOINT_FILE, CheckpointFile, CheckpointState, LEADER_EPOCH_FILE, LoadedCheckpoint, LoadedEpochs,
-    LoadedPartitionMetadata, PARTITION_METADATA_FILE, read_kafka_checkpoints, read_leader_epochs,
-    read_partition_metadata,
+    CHECKPOINT_FILE, CheckpointState, LEADER_EPOCH_FILE, LoadedCheckpoint, LoadedEpochs,
+    LoadedPartitionMetadata, PARTITION_METADATA_FILE,
 };
-use highwater_log::{DISK_ID_FILE, META_PROPERTIES_FILE, OsStorage, StorageError};
+use highwater_log::{OsStorage, ReadOnlyLog, StorageError};
 use highwater_types::{EpochEntry, Offset};
 
 use super::finding::{Finding, FindingKind};
 use super::segments::Walked;
-use crate::log::partition::PartitionDir;
-
-/// Files and directories of a data directory that are no partitions, of ours and Kafka's.
-const NODE_NAMES: [&str; 11] = [
-    META_PROPERTIES_FILE,
-    DISK_ID_FILE,
-    "locks",
-    "lost+found",
-    ".lock",
-    ".kafka_cleanshutdown",
-    "bootstrap.checkpoint",
-    "cleaner-offset-checkpoint",
-    "replication-offset-checkpoint",
-    "recovery-point-offset-checkpoint",
-    "log-start-offset-checkpoint",
-];
-
-/// Whether a name in a data directory is one that belongs there.
-pub(super) fn is_node_name(name: &str) -> bool {
-    NODE_NAMES.contains(&name)
-}
-
-/// Checks the checkpoints that Kafka keeps for all partitions of a data directory.
-pub(super) fn check_kafka_node(data_dir: &Path, findings: &mut Vec<Finding>) -> Result<(), StorageError> {
-    let read = read_kafka_checkpoints(&OsStorage, data_dir)?;
-    for (name, offsets) in [
-        ("replication-offset-checkpoint", read.high_watermarks),
-        ("recovery-point-offset-checkpoint", read.recovery_points),
-        ("log-start-offset-checkpoint", read.log_starts),
-    ] {
-        if let Some(reason) = offsets.damage {
-            findings.push(unreadable(&data_dir.join(name), reason));
-        }
-    }
-    Ok(())
-}
 
 /// Checks our checkpoint, and returns what it says.
 pub(super) fn check_own(
-    partition: &PartitionDir,
-    has_checkpoint: bool,
+    log: &ReadOnlyLog<OsStorage>,
     findings: &mut Vec<Finding>,
 ) -> Result<Option<CheckpointState>, StorageError> {
-    let path = partition.single_file(CHECKPOINT_FILE);
-    match CheckpointFile::read(&OsStorage, &partition.path)? {
+    let path = log.directory().join(CHECKPOINT_FILE);
+    match log.checkpoint()? {
         LoadedCheckpoint::Found(state) => {
             for range in &state.lost_ranges {
                 let detail = "noted as lost when the damage was found";
@@ -66,7 +28,7 @@ pub(super) fn check_own(
             }
             return Ok(Some(state));
         }
-        LoadedCheckpoint::Absent if has_checkpoint => {
+        LoadedCheckpoint::Absent if log.files().has_checkpoint() => {
             findings.push(Finding::problem(
                 FindingKind::EmptyCheckpoint,
                 &path,
@@ -82,7 +44,7 @@ pub(super) fn check_own(
 
 /// Checks that the log reaches as far as our checkpoint says that it did: what a crash takes lies beyond (design.md 2).
 pub(super) fn check_reach(
-    partition: &PartitionDir,
+    log: &ReadOnlyLog<OsStorage>,
     state: &CheckpointState,
     walked: &Walked,
     findings: &mut Vec<Finding>,
@@ -92,19 +54,19 @@ pub(super) fn check_reach(
     if end < reached {
         let detail =
             "the checkpoint says that the log reached further: no crash takes flushed or committed records";
-        let problem = Finding::problem(FindingKind::RecordsGone, &partition.path, detail);
+        let problem = Finding::problem(FindingKind::RecordsGone, log.directory(), detail);
         findings.push(problem.offsets(end.get(), Some(reached.get())));
     }
 }
 
 /// Checks the epoch checkpoint: readable, and what the batches say.
 pub(super) fn check_epochs(
-    partition: &PartitionDir,
+    log: &ReadOnlyLog<OsStorage>,
     walked: &Walked,
     findings: &mut Vec<Finding>,
 ) -> Result<(), StorageError> {
-    let path = partition.single_file(LEADER_EPOCH_FILE);
-    let cache = match read_leader_epochs(&OsStorage, &partition.path)? {
+    let path = log.directory().join(LEADER_EPOCH_FILE);
+    let cache = match log.leader_epochs()? {
         LoadedEpochs::Whole(cache) => cache,
         LoadedEpochs::Damaged { reason, .. } => {
             findings.push(unreadable(&path, reason));
@@ -120,27 +82,22 @@ pub(super) fn check_epochs(
     };
     // What lies below the log start may be on the disk still, and is in the checkpoint no more.
     let log_start = cache.earliest().map_or(Offset::ZERO, |EpochEntry { start, .. }| start);
-    for run in walked.epochs.iter().filter(|run| run.end > log_start) {
-        let first = run.start.max(log_start);
-        let noted = cache.epoch_at(first);
-        if noted != Some(run.epoch) {
-            let noted = noted.map_or_else(|| "none".to_owned(), |noted| noted.to_string());
-            let detail = format!("the batch has epoch {}, the checkpoint says {noted}", run.epoch);
-            findings
-                .push(Finding::problem(FindingKind::WrongEpochs, &path, detail).offsets(first.get(), None));
-        }
+    let log_end = walked.end.unwrap_or(log_start);
+    if let Some(found) = walked.epochs.contradiction(&cache, log_start, log_end) {
+        let problem = Finding::problem(FindingKind::WrongEpochs, &path, found.reason);
+        findings.push(problem.offsets(found.offset.get(), None));
     }
     Ok(())
 }
 
 /// Checks the topic id: readable, and that of our checkpoint.
 pub(super) fn check_topic_id(
-    partition: &PartitionDir,
+    log: &ReadOnlyLog<OsStorage>,
     state: Option<&CheckpointState>,
     findings: &mut Vec<Finding>,
 ) -> Result<(), StorageError> {
-    let path = partition.single_file(PARTITION_METADATA_FILE);
-    match read_partition_metadata(&OsStorage, &partition.path)? {
+    let path = log.directory().join(PARTITION_METADATA_FILE);
+    match log.topic_id()? {
         LoadedPartitionMetadata::Found(id) => {
             if let Some(state) = state.filter(|state| state.topic_id != id) {
                 let detail = format!("topic id {id}, but the checkpoint says {}", state.topic_id);
@@ -158,7 +115,7 @@ fn missing(path: &Path) -> Finding {
 }
 
 /// A file that is there and cannot be read as what it should be.
-fn unreadable(path: &Path, reason: String) -> Finding {
+pub(super) fn unreadable(path: &Path, reason: String) -> Finding {
     let is_empty = fs::metadata(path).is_ok_and(|metadata| metadata.len() == 0);
     let kind = if is_empty { FindingKind::EmptyCheckpoint } else { FindingKind::GarbledCheckpoint };
     Finding::problem(kind, path, reason)

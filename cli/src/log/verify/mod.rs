@@ -5,13 +5,14 @@
 
 mod checkpoints;
 mod finding;
-mod index;
 mod segments;
 
 use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
+use highwater_log::checkpoint::read_kafka_checkpoints;
+use highwater_log::{OsStorage, OtherKind, is_node_file};
 use serde::Serialize;
 
 use self::finding::{Finding, FindingKind, Severity};
@@ -79,38 +80,44 @@ fn check_data_dir(selection: &Selection, findings: &mut Vec<Finding>) -> Result<
         if *is_dir && name.ends_with("-stray") {
             let detail = "a partition that Kafka's cluster did not know; kept for a person to decide";
             findings.push(Finding::note(FindingKind::Stray, &path, detail));
-        } else if !checkpoints::is_node_name(name) {
+        } else if !is_node_file(name) {
             let detail = "not one of a data directory's; left alone";
             findings.push(Finding::note(FindingKind::ForeignFile, &path, detail));
         }
     }
-    Ok(checkpoints::check_kafka_node(&selection.root, findings)?)
+    for (name, reason) in read_kafka_checkpoints(&OsStorage, &selection.root)?.damaged() {
+        findings.push(checkpoints::unreadable(&selection.root.join(name), reason.to_owned()));
+    }
+    Ok(())
 }
 
 fn check_partition(
     partition: &PartitionDir,
     findings: &mut Vec<Finding>,
 ) -> Result<Summary, LogCommandError> {
-    let files = partition.files()?;
-    for name in &files.foreign {
-        let path = partition.single_file(name);
-        findings.push(Finding::note(FindingKind::ForeignFile, &path, "not one of a log's; left alone"));
-    }
-    for name in &files.left_over {
-        let path = partition.single_file(name);
-        findings.push(Finding::note(FindingKind::LeftOver, &path, "what a cut, a deletion or a crash left"));
+    let log = partition.open()?;
+    for other in &log.files().others {
+        let (kind, detail) = match other.kind {
+            // Derived from the log, and not read here.
+            OtherKind::KafkaState => continue,
+            OtherKind::LeftOver | OtherKind::KafkaLeftOver => {
+                (FindingKind::LeftOver, "what a cut, a deletion or a crash left")
+            }
+            OtherKind::Foreign => (FindingKind::ForeignFile, "not one of a log's; left alone"),
+        };
+        findings.push(Finding::note(kind, &log.directory().join(&other.name), detail));
     }
     // Read before the log, which only grows while it is in use.
-    let state = checkpoints::check_own(partition, files.has_checkpoint, findings)?;
-    let walked = segments::check(partition, &files, findings)?;
+    let state = checkpoints::check_own(&log, findings)?;
+    let walked = segments::check(&log, findings)?;
     if let Some(state) = &state {
-        checkpoints::check_reach(partition, state, &walked, findings);
+        checkpoints::check_reach(&log, state, &walked, findings);
     }
-    checkpoints::check_epochs(partition, &walked, findings)?;
-    checkpoints::check_topic_id(partition, state.as_ref(), findings)?;
+    checkpoints::check_epochs(&log, &walked, findings)?;
+    checkpoints::check_topic_id(&log, state.as_ref(), findings)?;
     Ok(Summary {
         directory: partition.path.display().to_string(),
-        segments: files.segments.len() as u64,
+        segments: log.files().segments.len() as u64,
         batches: walked.batches,
         bytes: walked.bytes,
         first_offset: walked.first.map(|offset| offset.get()),

@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
+use highwater_log::{
+    BadBytes, EpochRuns, IndexCheck, IndexKind, IndexState, Judgement, OsStorage, ReadOnlyLog, Scanned,
+};
 use highwater_records::{BatchView, ValidateMode, record_stamps, validate};
-use highwater_types::{LeaderEpoch, Offset};
+use highwater_types::Offset;
 
 use super::finding::{Finding, FindingKind};
-use super::index::{IndexCheck, IndexKind};
 use crate::log::LogCommandError;
-use crate::log::partition::{PartitionDir, PartitionFiles};
-use crate::log::scan::{Bad, Scanned, SegmentScan};
 
 /// What a walk over all segments saw.
 #[derive(Debug, Default)]
@@ -18,66 +18,45 @@ pub(super) struct Walked {
     pub(super) bytes: u64,
     pub(super) first: Option<Offset>,
     pub(super) end: Option<Offset>,
-    /// Runs of batches of one leader epoch.
-    pub(super) epochs: Vec<EpochRun>,
-}
-
-/// Batches in a row with the same leader epoch.
-#[derive(Debug)]
-pub(super) struct EpochRun {
-    pub(super) epoch: LeaderEpoch,
-    /// The base offset of the first batch.
-    pub(super) start: Offset,
-    /// The offset after the last batch.
-    pub(super) end: Offset,
+    pub(super) epochs: EpochRuns,
 }
 
 /// Checks every segment and its indexes.
 pub(super) fn check(
-    partition: &PartitionDir,
-    files: &PartitionFiles,
+    log: &ReadOnlyLog<OsStorage>,
     findings: &mut Vec<Finding>,
 ) -> Result<Walked, LogCommandError> {
     let mut walked = Walked::default();
-    if files.segments.is_empty() {
-        findings.push(Finding::problem(FindingKind::NoSegments, &partition.path, "there is no .log file"));
+    if log.files().segments.is_empty() {
+        findings.push(Finding::problem(FindingKind::NoSegments, log.directory(), "there is no .log file"));
     }
-    for base in &files.segments {
-        check_segment(partition, files, *base, &mut walked, findings)?;
+    for segment in &log.files().segments {
+        check_segment(log, segment.base, &mut walked, findings)?;
     }
-    for (kind, bases) in [(IndexKind::Offset, &files.offset_indexes), (IndexKind::Time, &files.time_indexes)]
-    {
-        for base in bases.iter().filter(|base| !files.segments.contains(base)) {
-            let path = partition.segment_file(*base, kind.extension());
-            findings.push(Finding::problem(
-                FindingKind::OrphanIndex,
-                &path,
-                "there is no segment of this base",
-            ));
-        }
+    for name in &log.files().orphans {
+        let path = log.directory().join(name);
+        let detail = "there is no segment of this base";
+        findings.push(Finding::problem(FindingKind::OrphanIndex, &path, detail));
     }
     Ok(walked)
 }
 
 fn check_segment(
-    partition: &PartitionDir,
-    files: &PartitionFiles,
+    log: &ReadOnlyLog<OsStorage>,
     base: Offset,
     walked: &mut Walked,
     findings: &mut Vec<Finding>,
 ) -> Result<(), LogCommandError> {
-    let is_last = files.segments.last() == Some(&base);
-    let path = partition.segment_file(base, "log");
-    let read_error = |e| LogCommandError::read(&path, e);
-    let mut scan = SegmentScan::open(&path, base).map_err(read_error)?;
-    let mut indexes = open_indexes(partition, base, findings)?;
+    let path = log.segment_path(base);
+    let mut scan = log.scan(base)?;
+    let mut indexes = open_indexes(log, base, findings)?;
     if walked.end.is_some_and(|end| base < end) {
         let detail = "the segment's base lies within the segment before it";
         findings
             .push(Finding::problem(FindingKind::OffsetsOutOfOrder, &path, detail).offsets(base.get(), None));
     }
     let mut expected = base;
-    while let Some(scanned) = scan.next().map_err(read_error)? {
+    while let Some(scanned) = scan.next_piece()? {
         match scanned {
             Scanned::Batch { position, batch } => {
                 check_batch(&path, position, &batch, expected, findings);
@@ -89,39 +68,47 @@ fn check_segment(
             }
             Scanned::Bad(bad) => {
                 for (_, index) in &mut indexes {
-                    index.on_bad(bad.position, bad.bytes);
+                    index.on_bad(&bad);
                 }
-                let is_tail = is_last && bad.resumes_at.is_none();
-                let in_use = is_tail && partition.is_in_use()?;
-                findings.push(name_damage(&path, &bad, expected, is_tail, in_use));
+                findings.push(name_damage(&path, &bad, expected, log.judge(base, &bad)?));
             }
         }
     }
     walked.bytes = walked.bytes.saturating_add(scan.len());
-    let may_be_preallocated = is_last && !files.has_checkpoint;
     for (kind, index) in indexes {
-        index.finish(&partition.segment_file(base, kind.extension()), may_be_preallocated, findings);
+        findings.extend(name_index(&log.index_path(base, kind), index.finish()));
     }
     Ok(())
 }
 
 fn open_indexes(
-    partition: &PartitionDir,
+    log: &ReadOnlyLog<OsStorage>,
     base: Offset,
     findings: &mut Vec<Finding>,
 ) -> Result<Vec<(IndexKind, IndexCheck)>, LogCommandError> {
     let mut indexes = Vec::new();
     for kind in [IndexKind::Offset, IndexKind::Time] {
-        let path = partition.segment_file(base, kind.extension());
-        match IndexCheck::open(&path, kind, base.get()).map_err(|e| LogCommandError::read(&path, e))? {
+        match log.check_index(base, kind)? {
             Some(index) => indexes.push((kind, index)),
             None => {
                 let detail = "the segment has no such index; opening the log makes it again";
+                let path = log.index_path(base, kind);
                 findings.push(Finding::problem(FindingKind::MissingIndex, &path, detail));
             }
         }
     }
     Ok(indexes)
+}
+
+fn name_index(path: &Path, state: IndexState) -> Option<Finding> {
+    match state {
+        IndexState::Good => None,
+        IndexState::Preallocated { spare } => {
+            let detail = format!("{spare} bytes after the last entry are zero");
+            Some(Finding::note(FindingKind::PreallocatedIndex, path, detail))
+        }
+        IndexState::Bad { reason } => Some(Finding::problem(FindingKind::BadIndex, path, reason)),
+    }
 }
 
 fn check_batch(
@@ -145,14 +132,13 @@ fn check_batch(
     }
 }
 
-/// A crash leaves a bad end and nothing after it, and so does an append that is under way; anything else is damage.
-fn name_damage(path: &Path, bad: &Bad<'_>, expected: Offset, is_tail: bool, in_use: bool) -> Finding {
-    let Bad { position, bytes, error, resumes_at, .. } = bad;
+fn name_damage(path: &Path, bad: &BadBytes<'_>, expected: Offset, judgement: Judgement) -> Finding {
+    let BadBytes { position, bytes, error, resumes_at, .. } = bad;
     let detail = format!("{bytes} bytes: {error}");
-    let finding = match (is_tail, in_use) {
-        (true, true) => Finding::note(FindingKind::InUse, path, detail),
-        (true, false) => Finding::problem(FindingKind::TornTail, path, detail),
-        (false, _) => Finding::problem(FindingKind::DamageInTheMiddle, path, detail),
+    let finding = match judgement {
+        Judgement::InUse => Finding::note(FindingKind::InUse, path, detail),
+        Judgement::TornTail => Finding::problem(FindingKind::TornTail, path, detail),
+        Judgement::Damage => Finding::problem(FindingKind::DamageInTheMiddle, path, detail),
     };
     finding.at(*position).offsets(expected.get(), resumes_at.map(Offset::get))
 }
@@ -162,13 +148,6 @@ impl Walked {
         self.batches = self.batches.saturating_add(1);
         self.first = self.first.or_else(|| Some(batch.base_offset()));
         self.end = Some(batch.next_offset());
-        let Some(epoch) = batch.leader_epoch() else { return };
-        match self.epochs.last_mut() {
-            Some(run) if run.epoch == epoch => run.end = batch.next_offset(),
-            Some(_) | None => {
-                let (start, end) = (batch.base_offset(), batch.next_offset());
-                self.epochs.push(EpochRun { epoch, start, end });
-            }
-        }
+        self.epochs.note(batch.header());
     }
 }

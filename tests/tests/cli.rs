@@ -1,0 +1,295 @@
+//! The command line tool against real nodes: what it prints, and how it ends.
+
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use highwater_types::Program;
+use serde_json::Value;
+use system_tests::cluster::{Cluster, Plan};
+use system_tests::{ports, programs, wait};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::Command;
+
+/// Longer than any command of these tests takes.
+const BOUND: Duration = Duration::from_secs(60);
+
+/// What a command did.
+#[derive(Debug)]
+struct Done {
+    status: ExitStatus,
+    out: Vec<u8>,
+    err: String,
+}
+
+impl Done {
+    fn text(&self) -> &str {
+        std::str::from_utf8(&self.out).expect("it is text")
+    }
+
+    /// Every line of the output as JSON.
+    fn json(&self) -> Vec<Value> {
+        self.text().lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect()
+    }
+
+    /// Itself, when the exit code is this one.
+    fn code(self, code: i32) -> Self {
+        assert_eq!(self.status.code(), Some(code), "{}{}", String::from_utf8_lossy(&self.out), self.err);
+        assert!(!self.err.contains("panicked"), "{}", self.err);
+        self
+    }
+}
+
+fn command(bootstrap: &str, args: &[&str]) -> Command {
+    let mut command = Command::new(programs::path("highwater"));
+    command.args(args).env("HIGHWATER_BOOTSTRAP", bootstrap).kill_on_drop(true);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+async fn run_with(bootstrap: &str, args: &[&str], input: &[u8]) -> Done {
+    let mut child = command(bootstrap, args).stdin(Stdio::piped()).spawn().expect("the program is there");
+    let mut stdin = child.stdin.take().expect("it is piped");
+    let feed = async move {
+        // A command that refuses its arguments does not read.
+        let _ = stdin.write_all(input).await;
+        drop(stdin);
+    };
+    let both = async { tokio::join!(feed, child.wait_with_output()).1 };
+    let output = tokio::time::timeout(BOUND, both).await.expect("it ends in time").expect("it is ours");
+    let err = String::from_utf8_lossy(&output.stderr).into_owned();
+    Done { status: output.status, out: output.stdout, err }
+}
+
+async fn run(cluster: &Cluster, args: &[&str]) -> Done {
+    run_with(&cluster.bootstrap(), args, b"").await
+}
+
+async fn one_node() -> Cluster {
+    Plan::new().program(1, Program::LeaderSvc).start().await
+}
+
+/// A node with the topic `t` of one partition, created with these arguments.
+async fn with_topic(args: &[&str]) -> Cluster {
+    let cluster = one_node().await;
+    let args: Vec<&str> = ["topics", "create", "t"].into_iter().chain(args.iter().copied()).collect();
+    run(&cluster, &args).await.code(0);
+    cluster
+}
+
+async fn produce(cluster: &Cluster, args: &[&str], input: &[u8]) -> Done {
+    let args: Vec<&str> = ["produce", "t"].into_iter().chain(args.iter().copied()).collect();
+    run_with(&cluster.bootstrap(), &args, input).await
+}
+
+#[tokio::test]
+async fn topics_are_created_listed_described_and_deleted() {
+    let cluster = one_node().await;
+    assert_eq!(run(&cluster, &["topics", "list"]).await.code(0).text(), "no topics\n");
+    let create = ["topics", "create", "orders", "--partitions", "2", "--property", "retention.ms=7d"];
+    let created = run(&cluster, &create).await.code(0);
+    assert!(
+        created.text().starts_with("created topic orders (") && created.text().contains("with 2 partitions")
+    );
+    let again = run(&cluster, &create).await.code(1);
+    assert!(again.err.starts_with("highwater: cannot create topic orders: "), "{}", again.err);
+
+    let listed = run(&cluster, &["topics", "list", "--output", "json"]).await.code(0).json();
+    assert_eq!((&listed[0]["topic"], &listed[0]["partitions"]), (&"orders".into(), &2.into()));
+    let describe = ["topics", "describe", "orders", "--output", "json"];
+    let described = wait::until("a leader of both partitions", wait::SOON, async || {
+        let described = run(&cluster, &describe).await.code(0).json().remove(0);
+        let partitions = described["partitions"].as_array().cloned().unwrap_or_default();
+        partitions.iter().all(|partition| partition["leader"] == 1).then_some(described)
+    })
+    .await;
+    assert_eq!(described["properties"]["retention.ms"], "604800000");
+    assert_eq!(described["topic_id"], listed[0]["topic_id"]);
+    assert_eq!(described["partitions"][1]["isr"][0]["node"], 1);
+
+    let deleted = run(&cluster, &["topics", "delete", "orders"]).await.code(0);
+    assert!(deleted.text().starts_with("deleted topic orders ("), "{}", deleted.text());
+    let missing = run(&cluster, &["topics", "describe", "orders"]).await.code(1);
+    assert!(missing.err.contains("orders: UnknownTopicOrPartition"), "{}", missing.err);
+}
+
+#[tokio::test]
+async fn lines_come_back_as_they_were_sent() {
+    let cluster = with_topic(&[]).await;
+    let mut input = b"first\n\n\xff\xfe\x00\r\n".to_vec();
+    (0..20_000).for_each(|n| input.extend_from_slice(format!("line {n}\n").as_bytes()));
+    input.extend_from_slice(b"no line feed at the end");
+    for compression in ["none", "gzip", "snappy", "lz4", "zstd"] {
+        let produced = produce(&cluster, &["--compression", compression], &input).await.code(0);
+        assert!(produced.text().starts_with("20,004 records "), "{}", produced.text());
+    }
+    let consumed = run(&cluster, &["consume", "t", "--from", "earliest"]).await.code(0);
+    let expected = [&input[..], b"\n"].concat().repeat(5);
+    assert!(consumed.out == expected, "{} bytes of {}", consumed.out.len(), expected.len());
+    assert_eq!(consumed.err, "");
+}
+
+#[tokio::test]
+async fn json_tells_keys_offsets_and_bytes_that_are_no_text() {
+    let cluster = with_topic(&[]).await;
+    let file = cluster.place().join("input");
+    std::fs::write(&file, b"a=>1\n\xff=>\xfe\nno key\n").expect("the place is ours");
+    let file = file.to_str().expect("it is text");
+    produce(&cluster, &["--file", file, "--key-separator", "=>", "--partition", "0"], b"").await.code(0);
+    let from_one = ["consume", "t", "--from", "1", "--max-records", "2", "--output", "json"];
+    let records = run(&cluster, &from_one).await.code(0).json();
+    assert_eq!(records.len(), 2);
+    assert_eq!((&records[0]["offset"], &records[0]["partition"]), (&1.into(), &0.into()));
+    assert_eq!((&records[0]["key_base64"], &records[0]["value_base64"]), (&"/w==".into(), &"/g==".into()));
+    assert_eq!((&records[1]["key"], &records[1]["value"]), (&Value::Null, &"no key".into()));
+}
+
+#[tokio::test]
+async fn reading_begins_where_it_is_told_to() {
+    let cluster = with_topic(&[]).await;
+    produce(&cluster, &[], b"1\n2\n3\n").await.code(0);
+    let consume =
+        async |from: &str| run(&cluster, &["consume", "t", "--from", from]).await.code(0).text().to_owned();
+    assert_eq!(consume("2").await, "3\n");
+    assert_eq!(consume("1h").await, "1\n2\n3\n");
+    assert_eq!(consume("1970-01-01T00:00:00Z").await, "1\n2\n3\n");
+    assert_eq!(consume("2200-01-01").await, "", "no record is that new");
+    assert_eq!(consume("latest").await, "");
+    assert_eq!(consume("3").await, "", "the end");
+    let beyond = run(&cluster, &["consume", "t", "--from", "4"]).await.code(1);
+    assert!(beyond.err.contains("OffsetOutOfRange"), "{}", beyond.err);
+}
+
+#[tokio::test]
+async fn who_follows_sees_new_records_and_whoever_stops_reading_ends_it_quietly() {
+    let cluster = with_topic(&[]).await;
+    let mut follow =
+        command(&cluster.bootstrap(), &["consume", "t", "--follow"]).spawn().expect("the program is there");
+    let mut lines = BufReader::new(follow.stdout.take().expect("it is piped")).lines();
+    for line in ["one", "two"] {
+        produce(&cluster, &[], line.as_bytes()).await.code(0);
+        let read = tokio::time::timeout(BOUND, lines.next_line()).await.expect("it comes at once");
+        assert_eq!(read.expect("it is text").as_deref(), Some(line));
+    }
+    drop(lines);
+    produce(&cluster, &[], b"three").await.code(0);
+    let done =
+        tokio::time::timeout(BOUND, follow.wait_with_output()).await.expect("it ends").expect("it is ours");
+    assert_eq!((done.status.code(), String::from_utf8_lossy(&done.stderr).as_ref()), (Some(0), ""));
+}
+
+#[tokio::test]
+async fn a_line_that_is_too_long_is_named_and_the_others_are_sent() {
+    let cluster = with_topic(&["--property", "max.message.bytes=2000"]).await;
+    let long = "x".repeat(2001);
+    // Of this length only the leader can say that it is too long: it counts the batch's header.
+    let just_too_long = "y".repeat(2000);
+    let input = format!("1\n{long}\n3\n{just_too_long}\n5\n");
+    let done = produce(&cluster, &[], input.as_bytes()).await.code(1);
+    assert!(done.text().starts_with("3 records "), "{}", done.text());
+    let told: Vec<&str> = done.err.lines().collect();
+    assert!(told[0].starts_with("highwater: line 2 is not acknowledged: 2,001 bytes, "), "{}", done.err);
+    assert!(told[1].starts_with("highwater: line 4 is not acknowledged: "), "{}", done.err);
+    assert!(told[1].contains("MessageTooLarge"), "{}", done.err);
+    assert_eq!(told.len(), 2, "{}", done.err);
+    let consumed = run(&cluster, &["consume", "t"]).await.code(0);
+    assert_eq!(consumed.text(), "1\n3\n5\n");
+}
+
+#[tokio::test]
+async fn what_no_replica_acknowledges_is_named_and_ends_the_sending() {
+    let mut cluster =
+        Plan::new().program(1, Program::LeaderSvc).program(2, Program::FollowerAgent).start().await;
+    cluster.server_mut((2, Program::FollowerAgent)).kill();
+    let create = ["topics", "create", "t", "--replicas", "1,2", "--property", "min.insync.replicas=2"];
+    run(&cluster, &create).await.code(0);
+    let done = produce(&cluster, &["--timeout", "1s"], b"one\ntwo\n").await.code(1);
+    assert!(done.text().starts_with("0 records "), "{}", done.text());
+    for line in ["line 1", "line 2"] {
+        assert!(done.err.contains(&format!("{line} is not acknowledged: ")), "{}", done.err);
+    }
+    assert!(done.err.contains("NotEnoughReplicas"), "{}", done.err);
+    produce(&cluster, &["--acks", "1"], b"three\n").await.code(0);
+    let sent = produce(&cluster, &["--acks", "0"], b"four\n").await.code(0);
+    assert!(sent.text().contains("without acknowledgement"), "{}", sent.text());
+}
+
+#[tokio::test]
+async fn lag_has_a_row_per_follower_and_names_a_node_that_cannot_be_asked() {
+    let mut cluster = Plan::new().node(1).node(2).start().await;
+    run(&cluster, &["topics", "create", "t", "--partitions", "2", "--replicas", "1,2"]).await.code(0);
+    let lag = ["lag", "t", "--output", "json"];
+    wait::until("both followers in sync", wait::SOON, async || {
+        let rows = run(&cluster, &lag).await.code(0).json();
+        let in_sync = |row: &&Value| row["state"] == "in-sync" && row["lag_records"] == 0;
+        (rows.iter().filter(in_sync).count() == 2).then_some(())
+    })
+    .await;
+    let table = run(&cluster, &["lag"]).await.code(0);
+    let lines: Vec<&str> = table.text().lines().collect();
+    assert!(lines[0].starts_with("TOPIC  PARTITION  LEADER  REPLICA  STATE"), "{}", table.text());
+    assert_eq!(lines.len(), 3, "{}", table.text());
+
+    let mut watch = command(&cluster.bootstrap(), &["lag", "--watch", "--interval", "50ms"])
+        .spawn()
+        .expect("the program is there");
+    let mut lines = BufReader::new(watch.stdout.take().expect("it is piped")).lines();
+    cluster.server_mut((2, Program::LeaderSvc)).kill();
+    let unreachable = async {
+        loop {
+            let line = lines.next_line().await.expect("it is text").expect("it goes on");
+            let line: Value = serde_json::from_str(&line).expect("each line is JSON");
+            if line["type"] == "unreachable" {
+                return line;
+            }
+        }
+    };
+    let line = tokio::time::timeout(BOUND, unreachable).await.expect("it is told");
+    assert_eq!(line["node"], 2);
+
+    let incomplete = run(&cluster, &["lag"]).await.code(1);
+    assert!(incomplete.text().contains("node 2 cannot be asked: "), "{}", incomplete.text());
+}
+
+#[tokio::test]
+async fn wrong_use_ends_with_2_and_says_what_is_allowed() {
+    let cluster = one_node().await;
+    run(&cluster, &["topics", "create", "t", "--partitions", "2"]).await.code(0);
+    let cases: &[(&[&str], &str)] = &[
+        (&["topics", "create", ".."], "not '.' or '..'"),
+        (&["topics", "create", "x", "--property", "retention.ms=10 parsecs"], "retention.ms"),
+        (&["topics", "create", "x", "--property", "colour=red"], "known are durability"),
+        (&["topics", "create", "x", "--partitions", "0"], "partitions"),
+        (&["topics", "create", "x", "--replicas", "1", "--replication-factor", "1"], "cannot be used with"),
+        (&["consume", "t", "--from", "newest"], "earliest"),
+        (&["consume", "t", "--from", "7"], "--partition"),
+        (&["consume", "t", "--partition", "2"], "2 partitions"),
+        (&["produce", "t", "--partition", "2"], "2 partitions"),
+        (&["produce", "t", "--acks", "2"], "possible values"),
+        (&["lag", "--bootstrap", "nowhere"], "HOST:PORT"),
+        (&["frobnicate"], "unrecognized"),
+    ];
+    for (args, told) in cases {
+        let done = run(&cluster, args).await.code(2);
+        assert!(done.err.contains(told), "{args:?}: {}", done.err);
+        assert_eq!(done.text(), "", "{args:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_that_is_not_there_is_told_with_the_address_and_what_to_do() {
+    let address = ports::loopback().to_string();
+    for args in [&["topics", "list"][..], &["lag"], &["consume", "t"], &["produce", "t"]] {
+        let args: Vec<&str> = args.iter().copied().chain(["--timeout", "300ms"]).collect();
+        let done = run_with(&address, &args, b"").await.code(1);
+        assert!(done.err.contains(&address) && done.err.contains("hint: "), "{}", done.err);
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_read_is_named() {
+    let cluster = with_topic(&[]).await;
+    let missing = produce(&cluster, &["--file", "no-such-file"], b"").await.code(1);
+    assert!(missing.err.contains("cannot read no-such-file"), "{}", missing.err);
+    let directory = produce(&cluster, &["--file", "."], b"").await.code(1);
+    assert!(directory.err.contains("cannot read .: "), "{}", directory.err);
+}
