@@ -1,5 +1,5 @@
-//! Directories of partitions that the program does not host: removed for a tombstone of their topic id, else reported and kept
-//! (design.md 2, Ownership).
+//! Directories of partitions that the program does not host: removed for a tombstone of their topic id, else reported and
+//! kept (design.md 2, Ownership).
 //!
 //! What must hold: a directory whose log somebody holds is left to its holder; nothing is removed for a topic that is
 //! merely not known. A pass runs at the start, and whenever a topic was deleted.
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use highwater_coordination::ClusterView;
 use highwater_log::StorageError;
-use highwater_types::{TopicId, TopicIdPartition};
+use highwater_types::{TopicId, TopicIdPartition, TopicName};
 
 use crate::Volume;
 use crate::volume::on_disk;
@@ -43,10 +43,11 @@ impl Strays {
         }
         let report = !std::mem::replace(&mut self.started, true);
         let known: BTreeSet<TopicId> = view.topics().map(|topic| topic.id).collect();
+        let names: BTreeSet<TopicName> = view.topics().map(|topic| topic.name.clone()).collect();
         self.tombstones.clone_from(&deleted);
         let (volume, running) = (volume.clone(), Arc::clone(&self.running));
         tokio::spawn(async move {
-            let outcome = on_disk(move || pass(&volume, &deleted, &known, report)).await;
+            let outcome = on_disk(move || pass(&volume, &deleted, &known, &names, report)).await;
             if let Err(error) = outcome {
                 tracing::warn!(%error, "could not look through the data directory");
             }
@@ -60,6 +61,7 @@ fn pass(
     volume: &Volume,
     deleted: &BTreeSet<TopicId>,
     known: &BTreeSet<TopicId>,
+    names: &BTreeSet<TopicName>,
     report: bool,
 ) -> Result<(), StorageError> {
     for found in volume.scan()?.partitions {
@@ -70,6 +72,8 @@ fn pass(
                 tracing::info!(%partition, %topic, removed, "found a replica of a deleted topic");
             }
             Some(topic) if known.contains(&topic) => {}
+            // It is being made just now, or its opening will say what is wrong with it.
+            None if names.contains(&partition.topic) => {}
             topic if report => {
                 let topic = topic.map(|id| id.to_string());
                 tracing::warn!(%partition, topic, "a directory that no record knows; it is kept as it is");

@@ -9,7 +9,6 @@
 //! Every failure is retried with a growing pause; a newer record ends the pause.
 
 mod stand;
-mod strays;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,6 +17,7 @@ use std::time::Duration;
 use highwater_coordination::{ClusterView, Membership, ProgramState, first_leadership_delay};
 use highwater_serving::Volume;
 use highwater_serving::registry::{Hosting, Registry};
+use highwater_serving::strays::Strays;
 use highwater_types::{
     ErrorCode, NodeId, PartitionEpoch, PartitionRecord, Program, ReplicationError, TopicIdPartition,
     TopicRecord,
@@ -28,7 +28,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::stand::{Stood, stand};
-use self::strays::Strays;
 use crate::partition::{LedPartition, PartitionContext, PartitionEvent};
 
 /// Pauses after a failed attempt.
@@ -151,7 +150,7 @@ impl ReplicaManager {
                 next = [next, due].into_iter().flatten().min();
             }
         }
-        self.strays.look(&self.shared, view, self.slots.keys().copied());
+        self.strays.look(&self.shared.volume, view, self.slots.keys().copied());
         next
     }
 
@@ -306,7 +305,7 @@ impl ReplicaManager {
         });
     }
 
-    /// Leaves partitions whose topic is gone. Their directories go when the log is closed (`strays.rs`).
+    /// Leaves partitions whose topic is gone. Their directories go when the log is closed (`serving::strays`).
     fn leave_deleted(&mut self, view: &ClusterView) {
         let gone: Vec<_> = self.slots.keys().filter(|id| view.partition(**id).is_none()).copied().collect();
         for id in gone {
