@@ -117,9 +117,10 @@ fn every_property_of_a_topic_is_documented() {
 }
 
 #[test]
-fn every_test_that_the_documents_name_is_there() {
+fn every_name_in_the_documents_is_there() {
     let root = root();
-    let document = std::fs::read_to_string(root.join("tests/README.md")).expect("the document is text");
     let source = |file: &str| std::fs::read_to_string(root.join(file)).ok();
-    assert_none(&files::dangling_tests(&document, source));
+    for document in ["tests/README.md", "ARCHITECTURE.md"] {
+        assert_none(&files::dangling_names(&source(document).expect("the document is text"), source));
+    }
 }

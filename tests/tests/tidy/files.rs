@@ -157,8 +157,9 @@ pub(crate) fn undocumented_settings(path: &Path, example: &str, document: &str) 
         .collect()
 }
 
-/// The tests that a document names as `` `file.rs` `name` `` and that `source`, given the file's path, does not hold.
-pub(crate) fn dangling_tests(document: &str, source: impl Fn(&str) -> Option<String>) -> Vec<String> {
+/// The functions and constants that a document names as `` `file.rs` `name` `` and that `source`, given the file's path,
+/// does not hold.
+pub(crate) fn dangling_names(document: &str, source: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let mut complaints = Vec::new();
     for line in document.lines() {
         // Unquoted and quoted pieces take turns; a file and its test have one space between them.
@@ -166,9 +167,11 @@ pub(crate) fn dangling_tests(document: &str, source: impl Fn(&str) -> Option<Str
         for (at, piece) in pieces.windows(3).enumerate() {
             let &[file, between, name] = piece else { continue };
             if at % 2 == 1 && between == " " && file.ends_with(".rs") {
-                let found = source(file).is_some_and(|text| text.contains(&format!("fn {name}(")));
+                let found = source(file).is_some_and(|text| {
+                    text.contains(&format!("fn {name}(")) || text.contains(&format!("const {name}:"))
+                });
                 if !found {
-                    complaints.push(format!("{file} has no test {name}"));
+                    complaints.push(format!("{file} has no {name}"));
                 }
             }
         }
@@ -253,11 +256,11 @@ fn a_setting_without_a_row_or_with_another_default_is_reported() {
 }
 
 #[test]
-fn a_test_that_a_document_names_and_no_file_holds_is_reported() {
-    let source = |file: &str| (file == "a.rs").then(|| "#[test]\nfn holds() {}\n".to_owned());
-    assert_eq!(dangling_tests("| KIP-1 | `a.rs` `holds` |", source), Vec::<String>::new());
+fn a_name_in_a_document_that_no_file_holds_is_reported() {
+    let source = |file: &str| (file == "a.rs").then(|| "const BOUND: u32 = 1;\nfn holds() {}\n".to_owned());
+    assert_eq!(dangling_names("| x | `a.rs` `holds`, `a.rs` `BOUND` |", source), Vec::<String>::new());
     assert_eq!(
-        dangling_tests("| KIP-1 | `a.rs` `holds`, `b.rs` `holds`; `a.rs` `hold` |", source),
-        ["b.rs has no test holds", "a.rs has no test hold",]
+        dangling_names("| x | `a.rs` `holds`, `b.rs` `holds`; `a.rs` `hold` |", source),
+        ["b.rs has no holds", "a.rs has no hold",]
     );
 }
