@@ -148,9 +148,11 @@ impl View {
                         let bar = ProgressBar::new(0).with_style(bar_style("{prefix:12} {bar:30} lag {msg}"));
                         all.add(bar.with_prefix(format!("node {id}")))
                     });
-                    bar.set_length(lag.end);
-                    bar.set_position(lag.acknowledged);
                     bar.set_message(lag.to_string());
+                    bar.update(|state| {
+                        state.set_len(lag.end);
+                        state.set_pos(lag.acknowledged);
+                    });
                 }
             }
             Self::Lines { next, bytes } if *next <= Instant::now() => {
