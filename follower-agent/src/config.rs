@@ -33,7 +33,7 @@ highwater_node::settings! {
         /// The longest such wait, in milliseconds.
         backoff_max: Duration = "replica.fetch.backoff.max.ms", default "5s", in Duration::from_millis(1)..=Duration::from_secs(600);
         /// How often in a row a partition's own failure is retried before it stays failed until a new leader epoch or a person's resume.
-        retries_max: NonZeroU32 = "replica.fetch.retries.max", default "20", in NonZeroU32::MIN..=RETRIES_MAX;
+        retries_max: NonZeroU32 = "replica.fetch.retries.max", default "100", in NonZeroU32::MIN..=RETRIES_MAX;
         /// How long a follower may trail its leader and still count as caught up, in milliseconds. The leader judges; here it bounds the waits.
         replica_lag_time_max: Duration = "replica.lag.time.max.ms", default "30s", in Duration::from_millis(100)..=Duration::from_secs(86_400);
         /// How long a call to a leader may take, the wait for records included, in milliseconds.

@@ -159,7 +159,10 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
             return;
         }
         self.resumes_at = None;
-        if self.poll.is_none() {
+        // A poll that goes out while the request beside it still reads would read the same once more. That one never waits
+        // at the leader, so its answer is near.
+        let is_read_beside = self.beside.as_ref().is_some_and(|beside| beside.asks.wants_records());
+        if self.poll.is_none() && !is_read_beside {
             let asks = self.members.for_poll(now);
             self.poll = asks.map(|asks| self.request(asks, self.settings.wait_max));
         }

@@ -20,7 +20,7 @@ use highwater_protocol::follower::{
 };
 use highwater_replica::{AskOffsets, FollowerReplica, FollowerStep, FollowerWork, Now};
 use highwater_serving::volume::on_disk;
-use highwater_serving::{FetchPurgatory, HostedReplica, ReplicaFacts};
+use highwater_serving::{FetchPurgatory, HostedReplica, ReplicaFacts, wait_for_readers};
 use highwater_types::{
     Durability, ErrorCode, MonotonicTime, Offset, PartitionRecord, ReplicationError, TopicIdPartition,
     TopicName, TopicRecord, WallTime,
@@ -32,9 +32,6 @@ use crate::fetcher::{Applied, Followed, ReadySet};
 
 /// How many answers of one partition may wait for their append, whatever their size.
 const QUEUED_ANSWERS_MAX: usize = 64;
-
-/// How often a closing partition looks whether somebody still reads from it.
-const READERS_CHECK: Duration = Duration::from_millis(5);
 
 /// What every partition of the program shares.
 #[derive(Debug)]
@@ -139,17 +136,12 @@ impl FollowedPartition {
     /// Lets accepted work finish, flushes, marks the log clean and frees its lock. No loop has the partition any more, and
     /// nobody new finds it. Answers that still read get `patience` in all to be done (design.md 6.6).
     pub(crate) async fn close(self: Arc<Self>, patience: Duration) {
-        let finish = async {
+        let accepted = async {
             self.work.close().await;
             self.flushes.close().await;
-            while Arc::strong_count(&self) > 1 {
-                tokio::time::sleep(READERS_CHECK).await;
-            }
         };
-        if tokio::time::timeout(patience, finish).await.is_err() {
-            tracing::warn!(partition = %self.name(), "closing the log although somebody still uses it");
-        }
         let name = self.name();
+        wait_for_readers(&self, &name, accepted, patience).await;
         if let Err(error) = on_disk(move || self.replica.close()).await {
             tracing::warn!(partition = %name, %error, "could not close the log cleanly");
         }
@@ -305,15 +297,7 @@ impl HostedReplica for FollowedPartition {
     }
 
     fn facts(&self) -> Result<ReplicaFacts, ReplicationError> {
-        let facts = self.replica.facts();
-        Ok(ReplicaFacts {
-            leader_epoch: facts.leader_epoch,
-            is_leader: false,
-            high_watermark: facts.high_watermark,
-            log_start: facts.positions.log_start,
-            log_end: facts.positions.log_end,
-            epochs: facts.epochs,
-        })
+        Ok(self.replica.facts())
     }
 
     fn on_fetch(

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use highwater_log::{LogConfig, OnDamage};
+use highwater_log::OnDamage;
 use highwater_protocol::follower::FollowerConfig;
-use highwater_replica::{Following, ReplicaError, ReplicaPlace};
-use highwater_serving::volume::{fresh_incarnation, on_disk};
-use highwater_types::{LeaderEpoch, NodeId, PartitionRecord, TopicPartition, TopicRecord};
+use highwater_replica::{Following, ReplicaError};
+use highwater_serving::volume::on_disk;
+use highwater_types::{LeaderEpoch, NodeId, PartitionRecord, TopicRecord};
 
 use super::Shared;
 use crate::partition::FollowedPartition;
@@ -51,20 +51,11 @@ pub(super) async fn open(
         partition_epoch: record.partition_epoch,
         seed: rand::random(),
     };
-    let (volume, context) = (shared.volume.clone(), Arc::clone(&shared.context));
-    let place = ReplicaPlace {
-        storage: volume.storage,
-        data_dir: volume.data_dir.clone(),
-        partition: TopicPartition::new(topic.name.clone(), record.partition),
-        topic_id: topic.id,
-        config: LogConfig::from(&topic.properties),
-        boot_id: volume.boot_id,
-        read_buffers: volume.read_buffers.clone(),
-        fresh_incarnation: Arc::new(fresh_incarnation),
-    };
+    let (locks, context) = (shared.volume.locks.clone(), Arc::clone(&shared.context));
+    let place = shared.volume.place(&topic, record.partition);
     let now = context.now();
     let opened = on_disk(move || {
-        let lock = volume.locks.try_lock(place.id()).map_err(|error| ReplicaError::Open(error.into()))?;
+        let lock = locks.try_lock(place.id()).map_err(|error| ReplicaError::Open(error.into()))?;
         let Some(lock) = lock else { return Ok(None) };
         let open = place.open(lock, OnDamage::RenewIncarnation, now.wall)?;
         open.follow(following).map(Some)
