@@ -59,8 +59,14 @@ impl ReplicaFacts {
             leader_epoch: self.leader_epoch,
             is_leader: self.is_leader,
             high_watermark: self.high_watermark,
-            log: log_facts(&self.positions, &self.epochs),
+            log: self.as_log(),
         }
+    }
+
+    /// The part that concerns the log.
+    #[must_use]
+    pub fn as_log(&self) -> LogFacts<'_> {
+        log_facts(&self.positions, &self.epochs)
     }
 }
 

@@ -10,49 +10,12 @@ use std::sync::Arc;
 use highwater_coordination::ClusterView;
 use highwater_log::{LogRead, ReadError, ReadLimits, TimestampHit};
 use highwater_protocol::delayed_fetch::Probe;
-use highwater_protocol::fetch::{
-    FetchPartition, LogFacts, PartitionFacts, ReadPlan, Requester, TopicRef, check_leadership, plan_read,
-};
+use highwater_protocol::fetch::{FetchPartition, ReadPlan, Requester, TopicRef, check_leadership, plan_read};
+use highwater_replica::ReplicaFacts;
 use highwater_types::{
-    LeaderEpoch, LeaderEpochCache, MonotonicTime, NodeId, Offset, PartitionIndex, ReplicationError, TopicId,
-    TopicIdPartition, TopicName, WallTime,
+    MonotonicTime, NodeId, Offset, PartitionIndex, ReplicationError, TopicId, TopicIdPartition, TopicName,
+    WallTime,
 };
-
-/// What a replica says about itself, all of one moment (S21, S22).
-#[derive(Clone, Debug)]
-pub struct ReplicaFacts {
-    /// The newest leadership that it knows.
-    pub leader_epoch: LeaderEpoch,
-    /// Whether it is the leader of that epoch.
-    pub is_leader: bool,
-    /// Its high watermark.
-    pub high_watermark: Offset,
-    /// The first retained offset.
-    pub log_start: Offset,
-    /// The log end (exclusive).
-    pub log_end: Offset,
-    /// Where each leadership began.
-    pub epochs: Arc<LeaderEpochCache>,
-}
-
-impl ReplicaFacts {
-    /// The same facts, as the core's checks take them.
-    #[must_use]
-    pub fn as_partition(&self) -> PartitionFacts<'_> {
-        PartitionFacts {
-            leader_epoch: self.leader_epoch,
-            is_leader: self.is_leader,
-            high_watermark: self.high_watermark,
-            log: self.as_log(),
-        }
-    }
-
-    /// The part that concerns the log.
-    #[must_use]
-    pub fn as_log(&self) -> LogFacts<'_> {
-        LogFacts { log_start: self.log_start, log_end: self.log_end, epochs: &self.epochs }
-    }
-}
 
 /// A replica that this program hosts and reads from.
 pub trait HostedReplica: Send + Sync + fmt::Debug + 'static {

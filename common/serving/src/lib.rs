@@ -13,11 +13,13 @@
 //! | [`offsets`] | ListOffsets and OffsetsForLeaderEpoch |
 //! | [`read_records`] | decoded records for people |
 //! | [`describe`] | DescribeCluster and DescribeTopics |
+//! | [`closing`] | waiting for those who still read a log that is to be closed |
 //! | [`volume`] | taking a data directory into use |
 //! | [`strays`] | directories that nobody hosts |
 //!
 //! Deliberately absent: appends, elections, the programs' own services.
 
+pub mod closing;
 pub mod describe;
 pub mod fetch;
 pub mod host;
@@ -30,7 +32,9 @@ pub mod strays;
 mod test_replica;
 pub mod volume;
 
-pub use host::{HostedReplica, Located, PartitionHost, ReplicaFacts};
+pub use closing::wait_for_readers;
+pub use highwater_replica::ReplicaFacts;
+pub use host::{HostedReplica, Located, PartitionHost};
 pub use purgatory::FetchPurgatory;
 pub use registry::{Hosting, Registry};
 pub use volume::Volume;

@@ -84,14 +84,15 @@ fn find_offset(
     asked: &PartitionQuery<OffsetQuery>,
 ) -> Result<FoundOffset, ReplicationError> {
     let facts = checked_facts(replica, is_follower, asked)?;
-    let end = if is_follower { facts.log_end } else { facts.high_watermark.min(facts.log_end) };
+    let log_end = facts.positions.log_end;
+    let end = if is_follower { log_end } else { facts.high_watermark.min(log_end) };
     let at = |offset: Offset| FoundOffset {
         offset: Some(offset),
         timestamp: None,
         leader_epoch: facts.epochs.epoch_at(offset),
     };
     match asked.query {
-        OffsetQuery::Earliest => Ok(at(facts.log_start)),
+        OffsetQuery::Earliest => Ok(at(facts.positions.log_start)),
         OffsetQuery::Latest => Ok(at(end)),
         OffsetQuery::AtOrAfter(time) => {
             let hit = replica.offset_for_timestamp(time, end).map_err(|e| read_failed(&e))?;

@@ -42,20 +42,17 @@ fn read(
     wanted: &ReadRecordsRequest,
 ) -> Result<ReadRecordsResponse, ReplicationError> {
     let facts = replica.facts()?;
-    let from = wanted.from.unwrap_or(facts.log_start);
+    let (log_start, log_end) = (facts.positions.log_start, facts.positions.log_end);
+    let from = wanted.from.unwrap_or(log_start);
     let upper = facts.high_watermark;
-    if from < facts.log_start || from > facts.log_end {
+    if from < log_start || from > log_end {
         return Err(ReplicationError::new(
             ErrorCode::OffsetOutOfRange,
-            format!("offset {from} is outside of {}..{}", facts.log_start, facts.log_end),
+            format!("offset {from} is outside of {log_start}..{log_end}"),
         ));
     }
-    let mut out = ReadRecordsResponse {
-        records: Vec::new(),
-        next_offset: from,
-        log_start: facts.log_start,
-        high_watermark: upper,
-    };
+    let mut out =
+        ReadRecordsResponse { records: Vec::new(), next_offset: from, log_start, high_watermark: upper };
     if from >= upper {
         return Ok(out);
     }

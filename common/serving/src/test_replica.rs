@@ -35,6 +35,13 @@ struct State {
     append_on_plan: Option<usize>,
 }
 
+impl State {
+    fn positions(&self) -> LogPositions {
+        let (log_start, log_end) = (Offset::ZERO, self.end);
+        LogPositions { log_start, log_end, flushed: log_end, generation: 0, size: 0 }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct TestReplica {
     id: TopicIdPartition,
@@ -130,8 +137,7 @@ impl HostedReplica for TestReplica {
             leader_epoch: LeaderEpoch::FIRST,
             is_leader: true,
             high_watermark: state.high_watermark,
-            log_start: Offset::ZERO,
-            log_end: state.end,
+            positions: state.positions(),
             epochs: Arc::new(LeaderEpochCache::from_iter(epochs)),
         })
     }
@@ -194,13 +200,7 @@ impl HostedReplica for TestReplica {
             next = base.advance(BATCH);
             batches += 1;
         }
-        let positions = LogPositions {
-            log_start: Offset::ZERO,
-            log_end: state.end,
-            flushed: state.end,
-            generation: 0,
-            size: 0,
-        };
+        let positions = state.positions();
         Ok(LogRead { records: Bytes::from(records), first: from, next, batches, positions })
     }
 

@@ -13,10 +13,14 @@ use highwater_coordination::{
 };
 use highwater_log::checkpoint::CheckpointFile;
 use highwater_log::{
-    BufferPool, DataDirScan, DiskIdFile, MetaProperties, MetaPropertiesError, OsStorage, PartitionDirectory,
-    PartitionLocks, Storage as _, StorageError, boot_id, finish_removals, remove_partition, scan_data_dir,
+    BufferPool, DataDirScan, DiskIdFile, LogConfig, MetaProperties, MetaPropertiesError, OsStorage,
+    PartitionDirectory, PartitionLocks, Storage as _, StorageError, boot_id, finish_removals,
+    remove_partition, scan_data_dir,
 };
-use highwater_types::{ClusterId, Incarnation, NodeId, TopicId, TopicIdPartition, TopicPartition};
+use highwater_replica::ReplicaPlace;
+use highwater_types::{
+    ClusterId, Incarnation, NodeId, PartitionIndex, TopicId, TopicIdPartition, TopicPartition, TopicRecord,
+};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -168,6 +172,21 @@ impl Volume {
         Ok(())
     }
 
+    /// Where the replica of a partition lies in it.
+    #[must_use]
+    pub fn place(&self, topic: &TopicRecord, partition: PartitionIndex) -> ReplicaPlace<OsStorage> {
+        ReplicaPlace {
+            storage: self.storage,
+            data_dir: self.data_dir.clone(),
+            partition: TopicPartition::new(topic.name.clone(), partition),
+            topic_id: topic.id,
+            config: LogConfig::from(&topic.properties),
+            boot_id: self.boot_id,
+            read_buffers: self.read_buffers.clone(),
+            fresh_incarnation: Arc::new(fresh_incarnation),
+        }
+    }
+
     /// What the directory holds, known to a record or not. *Blocks.*
     ///
     /// # Errors
@@ -210,7 +229,7 @@ mod tests {
     use async_trait::async_trait;
     use highwater_coordination::{CasOutcome, ClusterView, FileCoordination, FileOptions, Liveness};
     use highwater_log::checkpoint::{CheckpointState, write_partition_metadata};
-    use highwater_types::{NodeRecord, PartitionEpoch, PartitionRecord, Program, TopicRecord};
+    use highwater_types::{NodeRecord, PartitionEpoch, PartitionRecord, Program};
     use tokio::sync::watch;
 
     use super::*;

@@ -16,7 +16,7 @@ use highwater_protocol::fetch::{FetchPartition, ReadPlan, Requester};
 use highwater_protocol::leader::LeaderEffect;
 use highwater_replica::{LeaderReplica, Now};
 use highwater_serving::volume::on_disk;
-use highwater_serving::{FetchPurgatory, HostedReplica, ReplicaFacts};
+use highwater_serving::{FetchPurgatory, HostedReplica, ReplicaFacts, wait_for_readers};
 use highwater_types::{
     Durability, ErrorCode, MonotonicTime, Offset, PartitionRecord, ReplicationError, TopicIdPartition,
     TopicName, TopicRecord, WallTime,
@@ -27,9 +27,6 @@ use tokio::sync::mpsc;
 
 use super::append_queue::{AppendQueue, FlushQueue};
 use super::offset_waiters::OffsetWaiters;
-
-/// How often a closing partition looks whether somebody still reads from it.
-const READERS_CHECK: Duration = Duration::from_millis(5);
 
 /// What every partition of the program shares.
 #[derive(Debug)]
@@ -203,17 +200,12 @@ impl LedPartition {
     /// Lets accepted appends finish, marks the log clean and frees its lock. The leadership is over, and nobody new finds
     /// the partition any more. Answers that still read get `patience` in all to be done (design.md 6.6).
     pub(crate) async fn close(self: Arc<Self>, patience: Duration) {
-        let finish = async {
+        let accepted = async {
             self.appends.close().await;
             self.flush_queue.close().await;
-            while Arc::strong_count(&self) > 1 {
-                tokio::time::sleep(READERS_CHECK).await;
-            }
         };
-        if tokio::time::timeout(patience, finish).await.is_err() {
-            tracing::warn!(partition = %self.id_name(), "closing the log although somebody still uses it");
-        }
         let name = self.id_name();
+        wait_for_readers(&self, &name, accepted, patience).await;
         if let Err(error) = on_disk(move || self.replica.close()).await {
             tracing::warn!(partition = %name, %error, "could not close the log cleanly");
         }
@@ -300,17 +292,7 @@ impl HostedReplica for LedPartition {
 
     fn facts(&self) -> Result<ReplicaFacts, ReplicationError> {
         let facts = self.replica.facts();
-        if !facts.is_leader {
-            return Err(self.leadership_over());
-        }
-        Ok(ReplicaFacts {
-            leader_epoch: facts.leader_epoch,
-            is_leader: true,
-            high_watermark: facts.high_watermark,
-            log_start: facts.positions.log_start,
-            log_end: facts.positions.log_end,
-            epochs: facts.epochs,
-        })
+        if facts.is_leader { Ok(facts) } else { Err(self.leadership_over()) }
     }
 
     fn on_fetch(

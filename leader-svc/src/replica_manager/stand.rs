@@ -10,13 +10,11 @@ use std::time::Duration;
 use highwater_coordination::{
     Candidate, CasOutcome, CoordinationError, first_leadership, renewed_leadership,
 };
-use highwater_log::{LockGuard, LogConfig, OnDamage, OsStorage};
+use highwater_log::{LockGuard, OnDamage, OsStorage};
 use highwater_protocol::leader::LeaderConfig;
-use highwater_replica::{Leading, OpenReplica, ReplicaPlace};
-use highwater_serving::volume::{fresh_incarnation, on_disk};
-use highwater_types::{
-    ErrorCode, PartitionRecord, ReplicationError, TopicIdPartition, TopicPartition, TopicRecord,
-};
+use highwater_replica::{Leading, OpenReplica};
+use highwater_serving::volume::on_disk;
+use highwater_types::{ErrorCode, PartitionRecord, ReplicationError, TopicIdPartition, TopicRecord};
 use tokio::time::Instant;
 
 use super::Shared;
@@ -98,17 +96,7 @@ async fn open(
     let lock = lock(shared, record.id()).await.map_err(|error| failed(&error))?.ok_or_else(|| {
         ReplicationError::new(ErrorCode::ReplicaNotAvailable, "the node's other program holds the log")
     })?;
-    let volume = &shared.volume;
-    let place = ReplicaPlace {
-        storage: volume.storage,
-        data_dir: volume.data_dir.clone(),
-        partition: TopicPartition::new(topic.name.clone(), record.partition),
-        topic_id: topic.id,
-        config: LogConfig::from(&topic.properties),
-        boot_id: volume.boot_id,
-        read_buffers: volume.read_buffers.clone(),
-        fresh_incarnation: Arc::new(fresh_incarnation),
-    };
+    let place = shared.volume.place(topic, record.partition);
     // Nobody else has what a sole member lost: it stays electable and records the loss (design.md 6.3).
     let alone = matches!(&record.isr[..], [only] if only.node == shared.node);
     let on_damage = if alone { OnDamage::KeepIncarnation } else { OnDamage::RenewIncarnation };
