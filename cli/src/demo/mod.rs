@@ -171,7 +171,7 @@ async fn show(
     if !faults.is_empty() {
         return Ok((Verdict::Wrong, around));
     }
-    say(out, "verified: nothing that was acknowledged is missing, and all replicas are identical")?;
+    say(out, report::verified(replicas))?;
     Ok((Verdict::Good, around))
 }
 

@@ -64,6 +64,9 @@ pub(super) fn read_back(records: u64, read: &ReadBack) -> String {
 }
 
 pub(super) fn compared(compared: &Compared, replicas: usize) -> String {
+    if replicas < 2 {
+        return "one replica, so none to compare with".to_owned();
+    }
     let verdict = if compared.faults.is_empty() { "identical" } else { "NOT identical" };
     format!(
         "compared {}: {verdict}; {} and {} of each are the same",
@@ -75,6 +78,14 @@ pub(super) fn compared(compared: &Compared, replicas: usize) -> String {
         },
         size(compared.bytes),
     )
+}
+
+pub(super) fn verified(replicas: usize) -> &'static str {
+    if replicas < 2 {
+        "verified: nothing that was acknowledged is missing"
+    } else {
+        "verified: nothing that was acknowledged is missing, and all replicas are identical"
+    }
 }
 
 /// Commands that show the running nodes.
@@ -120,6 +131,7 @@ mod tests {
             compared(&found, 3),
             "compared 3 replicas: identical; 1 batch and 5.0 MB of each are the same"
         );
+        assert!(!compared(&found, 1).contains("identical"));
         found.faults.push("demo-0: different".to_owned());
         assert!(compared(&found, 3).contains("NOT identical"));
     }

@@ -11,7 +11,7 @@ use highwater_types::TopicName;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::figures::{counted, size, time};
 use crate::load::Progress;
@@ -82,11 +82,11 @@ pub(super) fn is_caught_up(rows: &[ReplicaRow], followers: usize) -> bool {
     rows.len() == followers && rows.iter().all(|row| row.in_sync && row.lag_records == Some(0))
 }
 
-/// Watches until it is stopped.
+/// Watches until it is stopped or dropped.
 #[derive(Debug)]
 pub(super) struct Watch {
     task: JoinHandle<Peak>,
-    stop: CancellationToken,
+    stop: DropGuard,
 }
 
 impl Watch {
@@ -110,12 +110,12 @@ impl Watch {
             view.clear();
             peak
         });
-        Self { task, stop }
+        Self { task, stop: stop.drop_guard() }
     }
 
     /// Stops; returns the largest lag that was seen.
     pub(super) async fn stop(self) -> Peak {
-        self.stop.cancel();
+        drop(self.stop);
         self.task.await.unwrap_or_default()
     }
 }

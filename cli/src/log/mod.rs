@@ -64,8 +64,7 @@ impl LogCommand {
 
 /// Writes one JSON object as a line.
 fn json_line(out: &mut dyn Write, value: &impl serde::Serialize) -> Result<(), LogCommandError> {
-    serde_json::to_writer(&mut *out, value).map_err(io::Error::from)?;
-    Ok(writeln!(out)?)
+    Ok(crate::output::json_line(out, value)?)
 }
 
 #[cfg(test)]
