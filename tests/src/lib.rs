@@ -9,10 +9,12 @@
     reason = "a harness fails its test by a panic; what is not obvious is said"
 )]
 
+pub mod calls;
 pub mod cluster;
 pub mod disk;
 pub mod fake_leader;
 pub mod fixtures;
+pub mod grpcurl;
 pub mod history;
 pub mod kafka_dump;
 pub mod log_dump;
@@ -22,6 +24,7 @@ pub mod power_loss;
 pub mod process;
 pub mod programs;
 pub mod proxy;
+pub mod relay;
 pub mod tier;
 pub mod traffic;
 pub mod wait;
