@@ -399,6 +399,19 @@ async fn a_batch_that_is_too_large_fails_its_partition_and_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_partition_that_has_everything_is_polled_on_when_anothers_batch_was_too_large() {
+    let partitions: Vec<_> = (0..2).map(TestPartition::new).collect();
+    let mut rig = Rig::new(&partitions.iter().collect::<Vec<_>>());
+    rig.next().await.answer(|_| nothing(0));
+    rig.next().await.fail(FetchFailure::TooLarge("found 300 bytes, the limit is 200".to_owned()));
+    let alone = rig.next().await;
+    assert_eq!((alone.indexes(), alone.is_poll()), (vec![0], false));
+    alone.answer(|_| nothing(0));
+    let poll = rig.next().await;
+    assert_eq!((poll.indexes(), poll.is_poll()), (vec![0], true));
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_offset_out_of_range_asks_for_the_leaders_range_and_goes_on() {
     let p0 = TestPartition::new(0);
     let mut rig = Rig::new(&[&p0]);

@@ -155,17 +155,23 @@ impl<P: Followed> Members<P> {
 
     /// What a request beside `poll` asks for; `None` = nothing is worth one.
     pub(crate) fn for_beside(&mut self, poll: Option<&Asks>, now: MonotonicTime) -> Option<Asks> {
-        let by_itself = self.candidates.iter().find(|id| {
-            self.alone.contains(id) && self.ask_beside(**id, None, now).is_some_and(|ask| ask.max_bytes > 0)
-        });
-        if let Some(id) = by_itself.copied() {
+        let by_itself = self.candidates.iter().filter(|id| self.alone.contains(id));
+        if let Some((id, ask)) = by_itself.copied().find_map(|id| Some((id, self.ask_alone(id, now)?))) {
             self.candidates.remove(&id);
-            return self.ask_beside(id, None, now).map(|ask| Asks::from_iter([(id, ask)]));
+            return Some(Asks::from_iter([(id, ask)]));
         }
         let candidates = std::mem::take(&mut self.candidates);
         let ask = |id| Some((id, self.ask_beside(id, poll.and_then(|poll| poll.get(id)), now)?));
         let asks: Asks = candidates.into_iter().filter_map(ask).collect();
         (!asks.order.is_empty()).then_some(asks)
+    }
+
+    /// What a partition asks for by itself; also when it has everything: only an answer lets it into the poll again.
+    fn ask_alone(&self, id: TopicIdPartition, now: MonotonicTime) -> Option<FetchAsk> {
+        match self.by_id.get(&id)?.intent(now) {
+            FetchIntent::Ask(ask) if ask.max_bytes > 0 => Some(ask),
+            FetchIntent::Ask(_) | FetchIntent::NotBefore(_) | FetchIntent::Not => None,
+        }
     }
 
     /// What a partition asks for beside the poll, in which it asked for `polled`.
