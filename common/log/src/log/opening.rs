@@ -292,6 +292,11 @@ impl<'a, S: Storage> Opening<'a, S> {
 
     /// The checkpoint that holds from now on.
     pub(super) fn settle(&mut self, view: &View<S>) {
+        let had_records = view.log_end > view.log_start;
+        if had_records && self.renewal == Some(Renewal::NoCheckpoint) && !self.has_said_why() {
+            let reason = "there is none, or nothing was written to it".to_owned();
+            self.repairs.push(Repair::CheckpointUnusable { reason });
+        }
         if self.stored.is_none() {
             self.state.high_watermark = HighWatermark { offset: view.log_start, epoch: None };
         }
@@ -303,6 +308,10 @@ impl<'a, S: Storage> Opening<'a, S> {
         }
         assert!(view.log_start <= self.state.high_watermark.offset, "log start ≤ high watermark");
         assert!(self.state.high_watermark.offset <= view.log_end, "high watermark ≤ log end");
+    }
+
+    fn has_said_why(&self) -> bool {
+        self.repairs.iter().any(|repair| matches!(repair, Repair::CheckpointUnusable { .. }))
     }
 
     pub(super) fn report(&mut self, view: &View<S>) -> OpenReport {

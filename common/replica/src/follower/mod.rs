@@ -8,7 +8,8 @@
 use std::sync::Arc;
 
 use highwater_log::{
-    Damage, HighWatermark, LockGuard, Log, LogConfig, LogError, LogRead, ReadError, ReadLimits, Storage, TimestampHit,
+    Damage, HighWatermark, LockGuard, Log, LogConfig, LogError, LogRead, ReadError, ReadLimits, Storage,
+    TimestampHit,
 };
 use highwater_protocol::Randomness;
 use highwater_protocol::delayed_fetch::{FetchCompletion, Probe, ProbeFacts};
