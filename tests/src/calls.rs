@@ -111,7 +111,11 @@ impl Calls {
             let result = self.produce(v1::Acks::Leader, to(topic, partition, records.clone())).await;
             match code(result.error.as_ref()) {
                 None => Some(result.base_offset.expect("an acknowledged offset is told")),
-                Some(v1::ErrorCode::LeaderNotAvailable | v1::ErrorCode::NotLeaderOrFollower) => None,
+                Some(
+                    v1::ErrorCode::LeaderNotAvailable
+                    | v1::ErrorCode::NotLeaderOrFollower
+                    | v1::ErrorCode::ReplicaNotAvailable,
+                ) => None,
                 Some(_) => panic!("{topic}-{partition}: {:?}", result.error),
             }
         })

@@ -76,6 +76,14 @@ impl SmallDisk {
         fs::remove_file(self.filler()).expect("it was filled");
     }
 
+    /// Changes its size.
+    ///
+    /// # Panics
+    /// When the test does not run as root.
+    pub fn resize(&self, bytes: u64) {
+        mount(["-o", &format!("remount,size={bytes}")], &self.mount.at);
+    }
+
     fn filler(&self) -> PathBuf {
         self.mount.at.join("filler")
     }
@@ -95,8 +103,13 @@ impl ReadOnly {
     /// When the test does not run as root.
     #[must_use]
     pub fn new(directory: &Path) -> Self {
-        let made = Mount::new([OsStr::new("--bind"), directory.as_os_str()], directory);
-        mount(["-o", "remount,bind,ro"], directory);
+        // Made read-only aside, where nobody has a file open, and then laid over the directory: at once, or not at all.
+        let aside = tempfile::tempdir().expect("a temporary directory");
+        let bind = |from: &Path, to: &Path| Mount::new([OsStr::new("--bind"), from.as_os_str()], to);
+        let prepared = bind(directory, aside.path());
+        mount(["-o", "remount,bind,ro"], aside.path());
+        let made = bind(aside.path(), directory);
+        drop(prepared);
         Self { _mount: made }
     }
 }

@@ -255,7 +255,13 @@ pub fn nothing_new(request: &v1::FetchRequest) -> v1::FetchResponse {
         log_end_offset: asked.fetch_offset,
         ..answer_for(asked)
     });
-    v1::FetchResponse { session_id: Some(0), partitions: partitions.collect(), ..Default::default() }
+    v1::FetchResponse {
+        session_id: Some(0),
+        partitions: partitions.collect(),
+        received_ns: Some(0),
+        answered_ns: Some(0),
+        ..Default::default()
+    }
 }
 
 /// A result for the partition that `asked` names, to be filled in.

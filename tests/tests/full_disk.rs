@@ -1,0 +1,76 @@
+//! A disk that is full (tokio#4296, tokio#6325): the append that fails is reported, what was acknowledged is there, and
+//! the follower goes on when there is room.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use highwater_proto::v1;
+use highwater_types::Program;
+use system_tests::calls::{Calls, batch};
+use system_tests::cluster::{Plan, ServerId};
+use system_tests::disk::SmallDisk;
+use system_tests::log_files::LogBytes;
+use system_tests::relay::{Relay, Seen};
+use system_tests::{ports, wait};
+
+const LEADER: ServerId = (1, Program::LeaderSvc);
+const AGENT: ServerId = (2, Program::FollowerAgent);
+const MIB: u64 = 1 << 20;
+
+async fn row(agent: &Calls) -> Option<v1::FollowedPartition> {
+    agent.followed().await.remove(&("t".to_owned(), 0))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_is_reported_and_never_acknowledged_over() {
+    let at = ports::loopback();
+    let plan =
+        Plan::new().program(1, Program::LeaderSvc).program(2, Program::FollowerAgent).advertise(LEADER, at);
+    let disk = SmallDisk::mount(&plan.data_dir(2), MIB);
+    let acknowledged = Arc::new(AtomicI64::new(0));
+    let noted = Arc::clone(&acknowledged);
+    let _relay = Relay::start(at, plan.address(LEADER), move |seen| {
+        if let Seen::Request(request) = seen {
+            let said = request
+                .partitions
+                .iter()
+                .filter_map(|asked| asked.acknowledged_offset.or(asked.fetch_offset));
+            noted.fetch_max(said.max().unwrap_or(0), Ordering::SeqCst);
+        }
+    })
+    .await;
+    let mut cluster = plan.start().await;
+    let leader = Calls::of(cluster.leader(1));
+    leader.until_nodes(2).await;
+    leader.create_topic("t", 1, &[1, 2], &[("segment.bytes", "262144")]).await;
+    leader.until_in_sync("t", 1).await;
+    for _ in 0..150 {
+        leader.append("t", 0, batch(2, 10_000)).await;
+    }
+
+    for life in 0..3 {
+        let agent = Calls::of(cluster.agent(2));
+        let failed = wait::until("the failure to be reported", wait::SOON, async || {
+            row(&agent).await.filter(|row| row.state() == v1::FetchState::Failed)
+        })
+        .await;
+        assert!(failed.reason.contains("No space left"), "life {life}: {}", failed.reason);
+        cluster.server_mut(AGENT).kill();
+        let kept = LogBytes::read(&cluster.data_dir(2).join("t-0"));
+        let said = acknowledged.load(Ordering::SeqCst);
+        assert!(
+            0 < said && said <= kept.end,
+            "life {life}: {said} acknowledged, the log ends at {}",
+            kept.end
+        );
+        assert!(kept.end < 300, "life {life}: the disk is full");
+        let leaders = LogBytes::read(&cluster.data_dir(1).join("t-0"));
+        assert!(leaders.bytes.starts_with(kept.good_bytes()), "life {life}");
+        cluster.start_and_wait(AGENT).await;
+    }
+    disk.resize(16 * MIB);
+    let agent = Calls::of(cluster.agent(2));
+    agent.until_followed_to("t", 1, 300).await;
+    let read = |node| LogBytes::read(&cluster.data_dir(node).join("t-0"));
+    assert!(read(1).bytes == read(2).bytes);
+}
