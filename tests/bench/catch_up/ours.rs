@@ -30,10 +30,14 @@ impl Ours {
     /// Starts the leader and fills it.
     pub(crate) async fn start(durability: Durability, data: &Data) -> Self {
         let mut cluster = Plan::new().program(LEADER.0, LEADER.1).program(AGENT.0, AGENT.1).start().await;
-        // The agent had to be known for the topic to have a replica there.
-        cluster.server_mut(AGENT).terminate(wait::SOON).await;
         let endpoint: Endpoint = cluster.bootstrap().parse().expect("an address");
         let client = Client::new(ClientConfig::new(vec![endpoint])).expect("there is a bootstrap address");
+        // A topic can have a replica on a node that is known; the agent runs during rounds only.
+        wait::until("the agent's registration", wait::SOON, async || {
+            (client.describe_cluster().await.ok()?.nodes.len() == 2).then_some(())
+        })
+        .await;
+        cluster.server_mut(AGENT).terminate(wait::SOON).await;
         let topic: TopicName = TOPIC.parse().expect("a topic's name");
         let nodes = [LEADER.0, AGENT.0].map(|node| NodeId::new(node).expect("a node's id"));
         let properties = TopicProperties { durability, ..TopicProperties::default() };

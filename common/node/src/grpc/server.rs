@@ -28,6 +28,10 @@ pub const STREAM_WINDOW_BYTES: u32 = 8 << 20;
 /// HTTP/2 receive window of one connection.
 pub const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 
+/// The largest HTTP/2 frame that is taken, in bytes: a Produce of several MiB comes in few pieces, and a
+/// small request beside it waits for little (measured: peers.md). Both sides use it.
+pub const FRAME_BYTES_MAX: u32 = 256 << 10;
+
 /// How often a connection is checked by an HTTP/2 ping, idle ones too, so that a frozen peer is found out.
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -173,6 +177,7 @@ impl GrpcServer {
         let server = Server::builder()
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .max_frame_size(FRAME_BYTES_MAX)
             .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
             .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
             .http2_max_header_list_size(HEADER_LIST_MAX_BYTES)
