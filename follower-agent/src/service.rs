@@ -122,6 +122,7 @@ fn transport(own: &AgentSettings) -> TransportOptions {
         keepalive_timeout: own.keepalive_timeout,
         stream_window,
         connection_window: stream_window.saturating_mul(2).min(WINDOW_MAX),
+        ..TransportOptions::default()
     }
 }
 
