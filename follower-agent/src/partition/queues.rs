@@ -20,7 +20,8 @@ const BATCH_MAX: usize = 16;
 /// Room for what is not an append, and for the answers that were under way when the partition paused.
 const SPARE: usize = 64;
 
-/// A flush that runs, and one that covers everything appended meanwhile.
+/// A flush that runs, and one that covers everything appended meanwhile. They are run one by one: were the one that waits
+/// taken together with the one that runs, there would be no room for a request that neither covers.
 const FLUSHES: usize = 2;
 
 /// Something to do in order.
@@ -100,7 +101,7 @@ pub(super) struct FlushQueue(SerialQueue<()>);
 
 impl FlushQueue {
     pub(super) fn new(name: &str, partition: Weak<FollowedPartition>) -> Self {
-        Self(SerialQueue::new(format!("flush {name}"), FLUSHES, FLUSHES, move |_| {
+        Self(SerialQueue::new(format!("flush {name}"), FLUSHES, 1, move |_| {
             if let Some(partition) = partition.upgrade() {
                 partition.run_flush();
             }
