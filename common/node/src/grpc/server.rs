@@ -30,7 +30,7 @@ pub const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 
 /// The largest HTTP/2 frame that is taken, in bytes: a Produce of several MiB comes in few pieces, and a
 /// small request beside it waits for little (measured: peers.md). Both sides use it.
-pub const FRAME_BYTES_MAX: u32 = 256 << 10;
+const FRAME_BYTES_MAX: u32 = 256 << 10;
 
 /// How often a connection is checked by an HTTP/2 ping, idle ones too, so that a frozen peer is found out.
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
