@@ -309,7 +309,9 @@ impl Parts {
     }
 
     async fn try_join(&self, common: &CommonSettings) -> Result<Volume, AgentError> {
-        let volume = Volume::claim(&common.data_dir, common.node_id, &*self.coordination).await?;
+        let volume =
+            Volume::claim(&common.data_dir, common.node_id, Program::FollowerAgent, &*self.coordination)
+                .await?;
         register_endpoint(&*self.coordination, common.node_id, Program::FollowerAgent, &self.endpoint)
             .await?;
         self.membership.renew(|| self.clocks.monotonic.now()).await?;

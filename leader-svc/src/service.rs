@@ -82,7 +82,7 @@ pub async fn build(config: Config, listener: Listener) -> Result<LeaderService, 
     let coordination = open_store(&config.common.coordination).await?;
     let node = config.common.node_id;
     let clocks = Clocks::system();
-    let volume = Volume::claim(&config.common.data_dir, node, &*coordination).await?;
+    let volume = Volume::claim(&config.common.data_dir, node, Program::LeaderSvc, &*coordination).await?;
     let endpoint = advertised_endpoint(config.common.advertise.as_ref(), listener.address());
     register_endpoint(&*coordination, node, Program::LeaderSvc, &endpoint).await?;
     let membership = Arc::new(Membership::new(

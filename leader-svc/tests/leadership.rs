@@ -9,8 +9,10 @@ use std::time::Duration;
 use highwater_coordination::{Coordination as _, FileCoordination, FileOptions};
 use highwater_log::PartitionLocks;
 use highwater_proto::v1;
-use highwater_types::{LeaderEpoch, NodeId, PartitionRecord};
-use support::{Node, batch, code, eventually, fetch_request, produce_request, shape, start, start_as};
+use highwater_types::{LeaderEpoch, NodeId, PartitionIndex, PartitionRecord, TopicIdPartition};
+use support::{
+    Node, batch, code, eventually, fetch_request, produce_request, shape, start, start_as, try_start,
+};
 use tokio::time::Instant;
 
 const INCARNATION: &str = "00000000000000f2";
@@ -257,22 +259,39 @@ async fn a_second_node_takes_a_first_leadership_when_the_preferred_one_does_not_
 }
 
 #[tokio::test]
-async fn a_second_program_on_one_directory_does_not_lead_what_the_first_holds() {
+async fn a_log_that_the_nodes_other_program_holds_is_led_once_it_is_free() {
     let dir = tempfile::tempdir().unwrap();
     let node = start(dir.path()).await;
-    node.topic("t", &[]).await;
+    let topic = node.topic("t", &[]).await;
     node.append("t", batch(1, 10)).await;
-    let twin = start_as(dir.path(), 1, &[]).await;
+    node.stop().await;
+    let partition = TopicIdPartition::new(topic.topic_id.parse().unwrap(), PartitionIndex::new(0).unwrap());
+    let locks = PartitionLocks::open(&dir.path().join("data-1")).unwrap();
+    let held = locks.try_lock(partition).unwrap().expect("the stopped leader holds nothing");
+    let node = start(dir.path()).await;
     let error = eventually(async || {
-        let error = twin.fetch_one("t", 0).await.error;
+        let error = node.fetch_one("t", 0).await.error;
         let held = error.as_ref().is_some_and(|e| e.message.contains("holds the log"));
         held.then_some(error)
     })
     .await;
     assert_eq!(code(&error), Some(v1::ErrorCode::ReplicaNotAvailable));
-    assert_eq!(node.append("t", batch(1, 10)).await, 1, "the first goes on");
-    twin.stop().await;
+    drop(held);
+    node.leads("t").await;
+    assert_eq!(node.append("t", batch(1, 10)).await, 1);
     node.stop().await;
+}
+
+#[tokio::test]
+async fn a_second_process_on_one_directory_does_not_start_and_takes_nothing_from_the_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path()).await;
+    node.topic("t", &[]).await;
+    let refused = try_start(dir.path(), 1, &[]).await.err().expect("the directory is in use").to_string();
+    assert!(refused.contains("another leader-svc runs on this data directory"), "{refused}");
+    assert_eq!(node.append("t", batch(1, 10)).await, 0, "the first goes on");
+    node.stop().await;
+    start(dir.path()).await.stop().await;
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use highwater_types::TopicIdPartition;
+use highwater_types::{Program, TopicIdPartition};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
@@ -35,8 +35,10 @@ pub(crate) const LOCK_DIR: &str = "locks";
 const LOCK_FILES: u64 = 64;
 const HASH_KEYS: (u64, u64) = (0x6869_6768_7761_7465, 0x7220_6c6f_636b_7331);
 const POSITION_MASK: u64 = i64::MAX.unsigned_abs();
-/// Beyond every position of a partition.
+/// Beyond every position of a partition, as the next two are.
 const DISK_ID_KEY: u64 = u64::MAX;
+const LEADER_SVC_KEY: u64 = u64::MAX - 1;
+const FOLLOWER_AGENT_KEY: u64 = u64::MAX - 2;
 
 /// The locks of one data directory, as one process takes them. Clones share everything.
 #[derive(Clone, Debug)]
@@ -123,6 +125,17 @@ impl PartitionLocks {
             .map_err(|errno| StorageError::new(StorageOperation::Lock, &path, errno.into()))
     }
 
+    /// Takes the lock of a program on the directory, which has one process of each; `None` when somebody has it.
+    ///
+    /// # Errors
+    /// When the disk has no such locks, or fails.
+    pub fn try_lock_program(&self, program: Program) -> StorageResult<Option<LockGuard>> {
+        self.try_lock_key(match program {
+            Program::LeaderSvc => LEADER_SVC_KEY,
+            Program::FollowerAgent => FOLLOWER_AGENT_KEY,
+        })
+    }
+
     /// Takes the lock under which the disk identity rotates; `None` when somebody has it.
     pub(crate) fn try_lock_disk_id(&self) -> StorageResult<Option<LockGuard>> {
         self.try_lock_key(DISK_ID_KEY)
@@ -193,7 +206,7 @@ impl Kernel {
 }
 
 fn file_of<'f>(partitions: &'f [LockFile], disk_id: &'f LockFile, key: u64) -> &'f LockFile {
-    if key == DISK_ID_KEY {
+    if key > POSITION_MASK {
         return disk_id;
     }
     let number = usize::try_from(key % LOCK_FILES).unwrap_or_default();

@@ -24,6 +24,11 @@ fn exclude_each_other(one: &PartitionLocks, other: &PartitionLocks) {
     assert!(other.try_lock(partition(0)).unwrap().is_none(), "and others");
     let neighbours: Vec<_> = (1..200).map(|i| other.try_lock(partition(i)).unwrap().unwrap()).collect();
     assert!(one.try_lock_disk_id().unwrap().is_some());
+    let leader = one.try_lock_program(Program::LeaderSvc).unwrap().unwrap();
+    let agent = other.try_lock_program(Program::FollowerAgent).unwrap().unwrap();
+    assert!(other.try_lock_program(Program::LeaderSvc).unwrap().is_none(), "one process of each program");
+    drop((leader, agent));
+    assert!(other.try_lock_program(Program::LeaderSvc).unwrap().is_some());
     drop(guard);
     let guard = other.try_lock(partition(0)).unwrap().unwrap();
     assert!(one.try_lock(partition(0)).unwrap().is_none());

@@ -13,16 +13,20 @@ use highwater_coordination::{
 };
 use highwater_log::checkpoint::CheckpointFile;
 use highwater_log::{
-    BufferPool, DataDirScan, DiskIdFile, LogConfig, MetaProperties, MetaPropertiesError, OsStorage,
-    PartitionDirectory, PartitionLocks, Storage as _, StorageError, boot_id, finish_removals,
+    BufferPool, DataDirScan, DiskIdFile, LockGuard, LogConfig, MetaProperties, MetaPropertiesError,
+    OsStorage, PartitionDirectory, PartitionLocks, Storage as _, StorageError, boot_id, finish_removals,
     remove_partition, scan_data_dir,
 };
 use highwater_replica::ReplicaPlace;
 use highwater_types::{
-    ClusterId, Incarnation, NodeId, PartitionIndex, TopicId, TopicIdPartition, TopicPartition, TopicRecord,
+    ClusterId, Incarnation, NodeId, PartitionIndex, Program, TopicId, TopicIdPartition, TopicPartition,
+    TopicRecord,
 };
 use tokio::time::Instant;
 use uuid::Uuid;
+
+/// How long an earlier process of the same program may take to end before a start gives up: longer than a stop takes.
+const PROGRAM_PATIENCE: Duration = Duration::from_secs(7);
 
 /// How long the other program of the node may take to rotate the disk's identity before a start gives up.
 const DISK_ID_PATIENCE: Duration = Duration::from_secs(10);
@@ -48,6 +52,8 @@ pub struct Volume {
     pub read_buffers: BufferPool,
     /// The cluster that it belongs to.
     pub cluster_id: ClusterId,
+    /// Keeps a second process of this program out: it would take the node's address, and with it all its followers.
+    _program: Arc<LockGuard>,
 }
 
 /// Why a data directory cannot be used.
@@ -65,6 +71,9 @@ pub enum VolumeError {
     /// The identity of the disk was not rotated.
     #[error(transparent)]
     Rotation(#[from] RotationError<StorageError>),
+    /// The directory has a process of this program already.
+    #[error("another {0} runs on this data directory")]
+    Running(Program),
     /// The node's other program holds something for too long.
     #[error("{0} is held by the node's other program for more than {DISK_ID_PATIENCE:?}")]
     Held(String),
@@ -88,6 +97,7 @@ impl Volume {
     pub async fn claim(
         data_dir: &Path,
         node: NodeId,
+        program: Program,
         coordination: &dyn Coordination,
     ) -> Result<Self, VolumeError> {
         let storage = OsStorage;
@@ -99,6 +109,7 @@ impl Volume {
             Ok::<_, VolumeError>((known, PartitionLocks::open(&directory)?, boot_id(injected.as_deref())?))
         })
         .await?;
+        let running = lock_program(&locks, program).await?;
         let proposed = known.map_or_else(ClusterId::random, |known| known.cluster_id);
         let cluster_id = coordination.ensure_cluster_id(proposed).await?;
         let volume = Self {
@@ -108,13 +119,19 @@ impl Volume {
             boot_id,
             read_buffers: BufferPool::new(IDLE_BUFFER_BYTES),
             cluster_id,
+            _program: Arc::new(running),
         };
-        volume.take_disk(node, coordination).await?;
+        volume.take_disk(node, program, coordination).await?;
         Ok(volume)
     }
 
     /// Under the lock of the disk's identity: claims the volume and rotates the identity.
-    async fn take_disk(&self, node: NodeId, coordination: &dyn Coordination) -> Result<(), VolumeError> {
+    async fn take_disk(
+        &self,
+        node: NodeId,
+        program: Program,
+        coordination: &dyn Coordination,
+    ) -> Result<(), VolumeError> {
         let disk = self.lock_disk_id().await?;
         let owner = MetaProperties { cluster_id: self.cluster_id.clone(), node_id: node };
         let (storage, data_dir) = (self.storage, self.data_dir.clone());
@@ -140,7 +157,7 @@ impl Volume {
             })
             .await
         };
-        rotate_disk_identity(coordination, node, identity, fresh_incarnation(), persist).await?;
+        rotate_disk_identity(coordination, node, program, identity, fresh_incarnation(), persist).await?;
         drop(disk);
         Ok(())
     }
@@ -214,6 +231,21 @@ impl Volume {
     }
 }
 
+/// Takes the lock of a program on the directory, waiting a little for one that is stopping.
+async fn lock_program(locks: &PartitionLocks, program: Program) -> Result<LockGuard, VolumeError> {
+    let until = Instant::now() + PROGRAM_PATIENCE;
+    loop {
+        let locks = locks.clone();
+        if let Some(guard) = on_disk(move || locks.try_lock_program(program)).await? {
+            return Ok(guard);
+        }
+        if Instant::now() >= until {
+            return Err(VolumeError::Running(program));
+        }
+        tokio::time::sleep(LOCK_RETRY).await;
+    }
+}
+
 /// Runs disk work on the blocking pool.
 pub async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     // A panic of the work is one of the caller's.
@@ -229,7 +261,7 @@ mod tests {
     use async_trait::async_trait;
     use highwater_coordination::{CasOutcome, ClusterView, FileCoordination, FileOptions, Liveness};
     use highwater_log::checkpoint::{CheckpointState, write_partition_metadata};
-    use highwater_types::{NodeRecord, PartitionEpoch, PartitionRecord, Program};
+    use highwater_types::{NodeRecord, PartitionEpoch, PartitionRecord};
     use tokio::sync::watch;
 
     use super::*;
@@ -263,10 +295,22 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = store(dir.path()).await;
         let data = dir.path().join("data");
-        drop(Volume::claim(&data, node(1), &store).await.unwrap());
-        let error = Volume::claim(&data, node(2), &store).await.unwrap_err();
+        drop(Volume::claim(&data, node(1), Program::LeaderSvc, &store).await.unwrap());
+        let error = Volume::claim(&data, node(2), Program::LeaderSvc, &store).await.unwrap_err();
         assert!(error.to_string().contains("belongs to node 1"), "{error}");
-        drop(Volume::claim(&data, node(1), &store).await.unwrap());
+        drop(Volume::claim(&data, node(1), Program::LeaderSvc, &store).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_directory_has_one_process_of_each_program() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, data) = (store(dir.path()).await, dir.path().join("data"));
+        let leader = Volume::claim(&data, node(1), Program::LeaderSvc, &store).await.unwrap();
+        let _agent = Volume::claim(&data, node(1), Program::FollowerAgent, &store).await.unwrap();
+        let _clone = leader.clone();
+        drop(leader);
+        let error = Volume::claim(&data, node(1), Program::LeaderSvc, &store).await.unwrap_err();
+        assert_eq!(error.to_string(), "another leader-svc runs on this data directory");
     }
 
     /// A store that looks, with every change of a node's record, whether another start could begin now.
@@ -339,7 +383,7 @@ mod tests {
         let (data, store) = (dir.path().join("data"), store(dir.path()).await);
         let (changes, saw_it_free) = (AtomicU32::new(0), AtomicBool::new(false));
         let onlooker = Onlooker { store, data: data.clone(), changes, saw_it_free };
-        Volume::claim(&data, node(1), &onlooker).await.unwrap();
+        Volume::claim(&data, node(1), Program::LeaderSvc, &onlooker).await.unwrap();
         assert_eq!(onlooker.changes.load(Ordering::Relaxed), 2, "next, then current");
         assert!(
             !onlooker.saw_it_free.load(Ordering::Relaxed),
@@ -352,11 +396,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("data");
         let first = store(dir.path()).await;
-        drop(Volume::claim(&data, node(1), &first).await.unwrap());
+        drop(Volume::claim(&data, node(1), Program::LeaderSvc, &first).await.unwrap());
         let other = tempfile::tempdir().unwrap();
         let second = store(other.path()).await;
         second.ensure_cluster_id(ClusterId::random()).await.unwrap();
-        let error = Volume::claim(&data, node(1), &second).await.unwrap_err();
+        let error = Volume::claim(&data, node(1), Program::LeaderSvc, &second).await.unwrap_err();
         assert!(error.to_string().contains("belongs to cluster"), "{error}");
     }
 
@@ -365,14 +409,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = store(dir.path()).await;
         let data = dir.path().join("data");
-        let volume = Volume::claim(&data, node(1), &store).await.unwrap();
+        let volume = Volume::claim(&data, node(1), Program::LeaderSvc, &store).await.unwrap();
         let (partition, _, incarnation) = plant(&volume, "t-0");
         let before = std::fs::read(data.join("disk-id")).unwrap();
-        let volume = Volume::claim(&data, node(1), &store).await.unwrap();
+        drop(volume);
+        let volume = Volume::claim(&data, node(1), Program::LeaderSvc, &store).await.unwrap();
         assert_eq!(incarnation_of(&volume, &partition), incarnation, "the disk that it last ran on");
+        drop(volume);
         // A snapshot from before the last start comes back.
         std::fs::write(data.join("disk-id"), before).unwrap();
-        let volume = Volume::claim(&data, node(1), &store).await.unwrap();
+        let volume = Volume::claim(&data, node(1), Program::LeaderSvc, &store).await.unwrap();
         assert_ne!(incarnation_of(&volume, &partition), incarnation);
     }
 
@@ -380,7 +426,8 @@ mod tests {
     async fn a_deleted_topics_directory_goes_unless_it_is_held_or_anothers() {
         let dir = tempfile::tempdir().unwrap();
         let store = store(dir.path()).await;
-        let volume = Volume::claim(&dir.path().join("data"), node(1), &store).await.unwrap();
+        let volume =
+            Volume::claim(&dir.path().join("data"), node(1), Program::LeaderSvc, &store).await.unwrap();
         std::fs::create_dir(volume.data_dir.join("lost+found")).unwrap();
         let (partition, topic, _) = plant(&volume, "t-0");
         assert_eq!(volume.scan().unwrap().partitions.len(), 1);

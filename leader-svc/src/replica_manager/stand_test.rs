@@ -105,7 +105,8 @@ async fn bench() -> Bench {
     let zero = || AtomicUsize::new(0);
     let store = Arc::new(LossyStore { store, lose_before: zero(), lose_after: zero(), swaps: zero() });
     let coordination: Arc<dyn Coordination> = Arc::clone(&store) as _;
-    let volume = Volume::claim(&dir.path().join("data"), node(1), &*coordination).await.unwrap();
+    let volume =
+        Volume::claim(&dir.path().join("data"), node(1), Program::LeaderSvc, &*coordination).await.unwrap();
     let topic = TopicRecord {
         id: TopicId::random(),
         name: "t".parse().unwrap(),

@@ -1,0 +1,232 @@
+//! What real programs find in a data directory (A6): torn tails and broken indexes are mended, what is not theirs is left
+//! alone, and what belongs to another program, node or cluster is not touched.
+#![allow(clippy::indexing_slicing, reason = "a panic fails the test")]
+
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use highwater_types::Program;
+use system_tests::calls::{Calls, batch, shape};
+use system_tests::cluster::{Cluster, Plan, ServerId, is_serving};
+use system_tests::process::{CommandLine, Process};
+use system_tests::{log_dump, ports, programs, wait};
+
+const LEADER: ServerId = (1, Program::LeaderSvc);
+const AGENT: ServerId = (2, Program::FollowerAgent);
+const STOPS_WITHIN: Duration = Duration::from_secs(5);
+const BATCHES: i64 = 40;
+const FIRST_SEGMENT: &str = "00000000000000000000";
+
+async fn pair() -> Cluster {
+    let cluster = Plan::new().program(1, LEADER.1).program(2, AGENT.1).start().await;
+    let leader = Calls::of(cluster.leader(1));
+    leader.until_nodes(2).await;
+    leader.create_topic("t", 1, &[1, 2], &[]).await;
+    leader.until_in_sync("t", 1).await;
+    for offset in 0..BATCHES {
+        assert_eq!(leader.append("t", 0, batch(1, 1000)).await, offset);
+    }
+    Calls::of(cluster.agent(2)).until_followed_to("t", 1, BATCHES).await;
+    cluster
+}
+
+/// A way to break a partition directory.
+type Damage = (&'static str, fn(&Path));
+
+const DAMAGES: [Damage; 5] = [
+    ("a torn tail", |directory| {
+        let log = directory.join(FIRST_SEGMENT).with_extension("log");
+        let mut file = OpenOptions::new().append(true).open(log).expect("the log is there");
+        // Half of a batch that would be the next one.
+        let mut next = batch(1, 1000);
+        next[..8].copy_from_slice(&BATCHES.to_be_bytes());
+        file.write_all(&next[..500]).expect("there is room");
+    }),
+    ("an index of zeros", |directory| {
+        for extension in ["index", "timeindex"] {
+            fs::write(directory.join(FIRST_SEGMENT).with_extension(extension), [0; 4096]).expect("writable");
+        }
+    }),
+    ("no index", |directory| {
+        for extension in ["index", "timeindex"] {
+            fs::remove_file(directory.join(FIRST_SEGMENT).with_extension(extension)).expect("it was there");
+        }
+    }),
+    ("an empty epoch checkpoint", |directory| {
+        fs::write(directory.join("leader-epoch-checkpoint"), "").expect("writable");
+    }),
+    ("no epoch checkpoint", |directory| {
+        fs::remove_file(directory.join("leader-epoch-checkpoint")).expect("it was there");
+    }),
+];
+
+async fn stop(cluster: &mut Cluster, server: ServerId, cleanly: bool) {
+    if cleanly {
+        let status = cluster.server_mut(server).terminate(STOPS_WITHIN).await;
+        assert_eq!(status.code(), Some(0), "{}", cluster.server(server).output());
+    } else {
+        cluster.server_mut(server).kill();
+    }
+}
+
+/// Every record is there, from any offset on, and looked up by an index or not.
+async fn assert_all_readable(calls: &Calls, end: i64) {
+    for from in [0, 1, 7, 20, 39, end - 1] {
+        let fetched = wait::until("the records to be served", wait::SOON, async || {
+            let fetched = calls.fetch_one("t", 0, from).await;
+            (fetched.error.is_none() && fetched.high_watermark == Some(end)).then_some(fetched)
+        })
+        .await;
+        let batches = shape(&fetched.records);
+        assert_eq!((batches.first().map(|b| b.0), batches.last().map(|b| b.1)), (Some(from), Some(end - 1)));
+    }
+}
+
+async fn broken_and_started_again(server: ServerId, cleanly: bool) {
+    let mut cluster = pair().await;
+    let directory = cluster.data_dir(server.0).join("t-0");
+    let mut end = BATCHES;
+    for (damage, inflict) in DAMAGES {
+        // A torn tail after a clean stop is another fault than this one: nobody was writing.
+        if cleanly && damage == "a torn tail" {
+            continue;
+        }
+        stop(&mut cluster, server, cleanly).await;
+        inflict(&directory);
+        cluster.start_and_wait(server).await;
+        let leader = Calls::of(cluster.leader(1));
+        assert_eq!(leader.append("t", 0, batch(1, 1000)).await, end, "after {damage}");
+        end += 1;
+        let agent = Calls::of(cluster.agent(2));
+        agent.until_followed_to("t", 1, end).await;
+        for calls in [&leader, &agent] {
+            assert_all_readable(calls, end).await;
+        }
+        assert!(!cluster.server(server).output().contains("panicked"), "after {damage}");
+    }
+    for server in [LEADER, AGENT] {
+        stop(&mut cluster, server, true).await;
+    }
+    let copies = [1, 2].map(|node| cluster.data_dir(node).join("t-0"));
+    for copy in &copies {
+        let (good, findings) = log_dump::verify(copy);
+        assert!(good, "{findings:?}");
+    }
+    log_dump::assert_identical(&[&copies[0], &copies[1]]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_leader_mends_its_files() {
+    broken_and_started_again(LEADER, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_stopped_cleanly_trusts_no_index_and_no_checkpoint() {
+    broken_and_started_again(LEADER, true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_follower_mends_its_files() {
+    broken_and_started_again(AGENT, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_that_stopped_cleanly_trusts_no_index_and_no_checkpoint() {
+    broken_and_started_again(AGENT, true).await;
+}
+
+#[tokio::test]
+async fn foreign_files_are_left_alone_and_a_stray_partition_is_reported() {
+    let mut cluster = pair().await;
+    for (server, node) in [(LEADER, 1), (AGENT, 2)] {
+        stop(&mut cluster, server, true).await;
+        let data = cluster.data_dir(node);
+        fs::create_dir(data.join("lost+found")).expect("writable");
+        fs::write(data.join("notes.txt"), "mine").expect("writable");
+        fs::write(data.join("t-0/notes.txt"), "mine too").expect("writable");
+        fs::create_dir(data.join("other-3")).expect("writable");
+        fs::write(data.join("other-3/00000000000000000000.log"), batch(2, 10)).expect("writable");
+        cluster.start_and_wait(server).await;
+        wait::until("the stray to be reported", wait::SOON, async || {
+            let output = cluster.server(server).output();
+            output.lines().any(|line| line.contains("stray") && line.contains("other-3")).then_some(())
+        })
+        .await;
+        assert!(data.join("lost+found").is_dir());
+        assert_eq!(fs::read(data.join("notes.txt")).expect("kept"), b"mine");
+        assert_eq!(fs::read(data.join("t-0/notes.txt")).expect("kept"), b"mine too");
+        let kept = fs::read(data.join("other-3/00000000000000000000.log")).expect("a stray is kept");
+        assert!(kept == batch(2, 10), "as it was");
+    }
+    let leader = Calls::of(cluster.leader(1));
+    assert_eq!(leader.append("t", 0, batch(1, 1000)).await, BATCHES);
+    Calls::of(cluster.agent(2)).until_followed_to("t", 1, BATCHES + 1).await;
+}
+
+/// One more program on a directory that is in use.
+fn one_more(
+    cluster: &Cluster,
+    name: &str,
+    node: i32,
+    data: &Path,
+    store: &Path,
+) -> (Process, std::net::SocketAddr) {
+    let address = ports::loopback();
+    let line = CommandLine::new(programs::path(name))
+        .args(["--node-id", &node.to_string(), "--listen", &address.to_string()])
+        .args(["--data-dir", &data.display().to_string()])
+        .args(["--coordination", &format!("file:{}", store.display())]);
+    (Process::start("one more", &line, &cluster.place().join(format!("one-more-{address}"))), address)
+}
+
+#[tokio::test]
+async fn another_nodes_or_clusters_volume_is_refused_by_both_programs() {
+    let mut cluster = pair().await;
+    for server in [LEADER, AGENT] {
+        stop(&mut cluster, server, true).await;
+    }
+    let other_store = cluster.place().join("other-store");
+    for (name, node) in [("leader-svc", 1), ("follower-agent", 2)] {
+        let data = cluster.data_dir(node);
+        let before = fs::read(data.join("meta.properties")).expect("the volume is marked");
+        let (mut other_node, _) = one_more(&cluster, name, 7, &data, &cluster.coordination_dir());
+        let status = other_node.end_within(wait::SOON).await;
+        assert_eq!(status.code(), Some(1), "{}", other_node.output());
+        let said = other_node.output();
+        assert!(said.contains(&format!("node {node}")) && said.contains("node 7"), "both are named: {said}");
+        // A store that has a cluster already: another one.
+        let (_founder, founder_address) =
+            one_more(&cluster, "leader-svc", 8, &cluster.place().join("new"), &other_store);
+        wait::until("another cluster", wait::SOON, async || is_serving(founder_address).await.then_some(()))
+            .await;
+        let (mut other_cluster, _) = one_more(&cluster, name, node, &data, &other_store);
+        let status = other_cluster.end_within(wait::SOON).await;
+        assert_eq!(status.code(), Some(1), "{}", other_cluster.output());
+        assert!(other_cluster.output().contains("cluster"), "{}", other_cluster.output());
+        for said in [said, other_cluster.output()] {
+            assert!(!said.contains("panicked"), "{said}");
+        }
+        assert_eq!(fs::read(data.join("meta.properties")).expect("kept"), before);
+    }
+}
+
+#[tokio::test]
+async fn a_second_process_of_a_program_on_one_directory_ends_and_takes_nothing_from_the_first() {
+    let cluster = pair().await;
+    let mut end = BATCHES;
+    for (name, node) in [("leader-svc", 1), ("follower-agent", 2)] {
+        let (mut second, _) =
+            one_more(&cluster, name, node, &cluster.data_dir(node), &cluster.coordination_dir());
+        let status = second.end_within(wait::SOON).await;
+        let said = second.output();
+        assert_eq!(status.code(), Some(1), "{said}");
+        assert!(said.contains(&format!("another {name} runs on this data directory")), "{said}");
+        assert!(!said.contains("panicked"), "{said}");
+        // Neither the logs nor the node's address went over.
+        assert_eq!(Calls::of(cluster.leader(1)).append("t", 0, batch(1, 1000)).await, end);
+        end += 1;
+        Calls::of(cluster.agent(2)).until_followed_to("t", 1, end).await;
+    }
+}
