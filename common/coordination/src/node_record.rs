@@ -1,16 +1,21 @@
 //! Changes of a node's record: registering addresses, and rotating the identity of its disk (design.md 6.3).
 //!
-//! What must hold: every change is a compare-and-swap on the version that it was derived from; retries are bounded.
+//! What must hold: every change is a compare-and-swap on the version that it was derived from; retries are bounded; a
+//! disk that is not the node's own is not taken into use while the node runs on its own one.
 
 use std::fmt;
+use std::time::Duration;
 
 use highwater_types::{Endpoint, Incarnation, NodeId, NodeRecord, Program};
 
-use crate::{CasOutcome, Coordination, CoordinationError};
+use crate::{CasOutcome, Coordination, CoordinationError, Liveness};
 
 /// How often a change is derived anew from the record that stood in its way. Only the node's own two programs and, on
 /// their behalf, a leader-svc write it, so more conflicts in a row than this mean two nodes of one id.
 const ATTEMPTS_MAX: u32 = 16;
+
+/// How long a foreign disk's start watches for a sign of life of its node: several renewals at the default session timeout.
+const RUNNING_WATCH: Duration = Duration::from_secs(2);
 
 /// Changes the record of `node` by `change`, creating it if there is none. Writes nothing when `change` leaves it as it
 /// is. `change` may be called several times.
@@ -79,6 +84,12 @@ pub enum RotationError<E> {
     Disk(E),
     /// Another start of this node rotated at the same time.
     Overtaken,
+    /// The disk is not the one that the node last ran on, and the node runs: another process uses its id. Nothing was
+    /// changed, neither in the store nor on the disk.
+    Running(NodeId),
+    /// The disk carries an identity, and the store has no record of the node: it is not the store that the node last ran
+    /// with, or it came back empty. Nothing was changed, neither in the store nor on the disk.
+    OtherStore(NodeId),
 }
 
 impl<E: fmt::Display> fmt::Display for RotationError<E> {
@@ -89,6 +100,16 @@ impl<E: fmt::Display> fmt::Display for RotationError<E> {
             Self::Overtaken => {
                 f.write_str("rotate the disk identity: another start of this node did so just now")
             }
+            Self::Running(node) => write!(
+                f,
+                "node {node} runs, and on another data directory than this one: is node.id right, and do both programs of \
+                 the node use the same data.dir?"
+            ),
+            Self::OtherStore(node) => write!(
+                f,
+                "this data directory was used by a node, and the coordination store has never seen node {node}: is \
+                 coordination right? A store that was lost has to be restored; to begin a new cluster, use a new data.dir"
+            ),
         }
     }
 }
@@ -109,17 +130,29 @@ impl<E> From<CoordinationError> for RotationError<E> {
 /// the verdict is [`DiskVerdict::Foreign`], then writes the identity, both durably. In this order, because a disk that
 /// carries the new identity passes as known after a crash.
 ///
+/// A foreign disk is refused while a program of the node shows signs of life: were a mistaken start to take the identity
+/// over, the node that runs could not lead after its next restart. A used disk is refused where the store does not know
+/// the node, for the same reason.
+///
 /// # Errors
 /// The step that failed; the start is to be tried again from the beginning.
 pub async fn rotate_disk_identity<E>(
     coordination: &dyn Coordination,
     node: NodeId,
+    program: Program,
     on_disk: Option<Incarnation>,
     fresh: Incarnation,
     persist: impl AsyncFnOnce(DiskVerdict, Incarnation) -> Result<(), E>,
 ) -> Result<DiskVerdict, RotationError<E>> {
     // The view may be old; an old `current` would make a good disk look foreign, which costs a full copy.
-    coordination.refresh().await?;
+    let view = coordination.refresh().await?;
+    if view.node(node).is_none() && on_disk.is_some() {
+        return Err(RotationError::OtherStore(node));
+    }
+    let looks_foreign = view.node(node).is_some_and(|record| judge(record, on_disk) == DiskVerdict::Foreign);
+    if looks_foreign && is_running(coordination, node, program).await? {
+        return Err(RotationError::Running(node));
+    }
     let mut verdict = DiskVerdict::Foreign;
     update_node(coordination, node, |record| {
         verdict = judge(record, on_disk);
@@ -135,6 +168,25 @@ pub async fn rotate_disk_identity<E>(
     })
     .await?;
     if record.disk_current == Some(fresh) { Ok(verdict) } else { Err(RotationError::Overtaken) }
+}
+
+/// Whether anybody but the caller, `program` of `node`, raises the counters of the node.
+async fn is_running(
+    coordination: &dyn Coordination,
+    node: NodeId,
+    program: Program,
+) -> Result<bool, CoordinationError> {
+    let before = coordination.renew_liveness(node, program).await?;
+    tokio::time::sleep(RUNNING_WATCH).await;
+    let after = coordination.renew_liveness(node, program).await?;
+    let raised = |of: Program| {
+        let counter = |seen: &Liveness| seen.get(&(node, of)).copied().unwrap_or_default();
+        counter(&after).saturating_sub(counter(&before))
+    };
+    // The caller raised its own counter once in between.
+    Ok([Program::LeaderSvc, Program::FollowerAgent]
+        .into_iter()
+        .any(|of| raised(of) > u64::from(of == program)))
 }
 
 fn judge(record: &NodeRecord, on_disk: Option<Incarnation>) -> DiskVerdict {

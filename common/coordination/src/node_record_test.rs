@@ -1,6 +1,7 @@
 //! The rotation of a disk's identity: every place where a start can stop, and what the next start then says.
 
 use std::cell::Cell;
+use std::time::Duration;
 
 use super::*;
 use crate::{FileCoordination, FileOptions};
@@ -22,7 +23,7 @@ async fn store() -> (tempfile::TempDir, FileCoordination) {
 }
 
 async fn start(store: &FileCoordination, disk: &Disk, fresh: u64) -> DiskVerdict {
-    rotate_disk_identity(store, node(), disk.get(), id(fresh), async |_, next| {
+    rotate_disk_identity(store, node(), Program::LeaderSvc, disk.get(), id(fresh), async |_, next| {
         disk.set(Some(next));
         Ok::<_, String>(())
     })
@@ -33,13 +34,20 @@ async fn start(store: &FileCoordination, disk: &Disk, fresh: u64) -> DiskVerdict
 /// A start that stops before, or right after, the identity is on the disk.
 async fn crashed_start(store: &FileCoordination, disk: &Disk, fresh: u64, written: bool) -> DiskVerdict {
     let seen = Cell::new(None);
-    let error = rotate_disk_identity(store, node(), disk.get(), id(fresh), async |verdict, next| {
-        seen.set(Some(verdict));
-        if written {
-            disk.set(Some(next));
-        }
-        Err("power loss".to_owned())
-    })
+    let error = rotate_disk_identity(
+        store,
+        node(),
+        Program::LeaderSvc,
+        disk.get(),
+        id(fresh),
+        async |verdict, next| {
+            seen.set(Some(verdict));
+            if written {
+                disk.set(Some(next));
+            }
+            Err("power loss".to_owned())
+        },
+    )
     .await
     .unwrap_err();
     assert!(matches!(error, RotationError::Disk(_)), "{error}");
@@ -90,6 +98,44 @@ async fn a_foreign_disk_stays_foreign_until_it_was_dealt_with() {
     assert_eq!(crashed_start(&store, &other, 2, false).await, DiskVerdict::Foreign);
     assert_eq!(start(&store, &other, 3).await, DiskVerdict::Foreign);
     assert_eq!(start(&store, &other, 4).await, DiskVerdict::Known);
+}
+
+/// A start that must change nothing.
+async fn refused_start(store: &FileCoordination, disk: &Disk) -> RotationError<String> {
+    let never = async |_, _| -> Result<(), String> { unreachable!("nothing is written to the disk") };
+    let refused = rotate_disk_identity(store, node(), Program::LeaderSvc, disk.get(), id(9), never).await;
+    refused.unwrap_err()
+}
+
+#[tokio::test]
+async fn a_second_disk_is_refused_while_the_node_runs_on_its_own() {
+    let (_dir, store) = store().await;
+    let disk = Disk::default();
+    start(&store, &disk, 1).await;
+    for program in [Program::LeaderSvc, Program::FollowerAgent] {
+        let alive = async {
+            loop {
+                store.renew_liveness(node(), program).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        let other = Disk::default();
+        let error = tokio::select! {
+            error = refused_start(&store, &other) => error,
+            () = alive => unreachable!("renews for ever"),
+        };
+        assert!(matches!(error, RotationError::Running(_)), "{program}: {error}");
+    }
+    assert_eq!(start(&store, &disk, 2).await, DiskVerdict::Known, "the node's own disk is as it was");
+}
+
+#[tokio::test]
+async fn a_used_disk_is_refused_by_a_store_that_never_saw_the_node() {
+    let (_dir, store) = store().await;
+    let disk = Disk::new(Some(id(7)));
+    let error = refused_start(&store, &disk).await;
+    assert!(matches!(error, RotationError::OtherStore(_)), "{error}");
+    assert!(store.refresh().await.unwrap().node(node()).is_none());
 }
 
 #[tokio::test]
