@@ -391,6 +391,6 @@ async fn another_nodes_volume_is_refused() {
     start(dir.path()).await.stop().await;
     let data: &Path = &dir.path().join("data-1");
     let settings = [("data.dir", data.to_str().unwrap())];
-    let error = support::try_start(dir.path(), 5, &settings).await.map(|_| ()).unwrap_err();
+    let error = try_start(dir.path(), 5, &settings).await.map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("belongs to node 1"), "{error}");
 }
