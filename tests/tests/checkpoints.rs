@@ -15,8 +15,10 @@ const AGENT: ServerId = (2, Program::FollowerAgent);
 const RECORDS: i64 = 50;
 const SLOT_BYTES: usize = 4096;
 
-/// What a crash made of a file.
-const DAMAGES: [(&str, fn(&Path)); 4] = [
+/// What a crash made of a file, and how.
+type Damage = (&'static str, fn(&Path));
+
+const DAMAGES: [Damage; 4] = [
     ("0 bytes", |file| fs::write(file, "").expect("writable")),
     ("a zero only", |file| fs::write(file, "0\n").expect("writable")),
     ("16 NUL bytes", |file| fs::write(file, [0; 16]).expect("writable")),

@@ -4,6 +4,8 @@
 //! Each test prints its seed; `HWTEST_SEED` replays one, `HWTEST_KILL_ROUNDS` sets how many rounds all tests together
 //! make. A relay before the leader keeps the highest acknowledgement, so that nothing that was said is missed.
 
+#![allow(clippy::print_stdout, reason = "a run is repeated by the seed that it printed")]
+
 use std::collections::BTreeMap;
 use std::env;
 use std::sync::atomic::{AtomicBool, Ordering};

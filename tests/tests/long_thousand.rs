@@ -62,5 +62,6 @@ async fn a_thousand_partitions_catch_up_at_once_after_a_restart() {
     let fetchers = agent.fetchers().await.fetchers;
     assert!(fetchers.iter().all(|fetcher| fetcher.failures == Some(0)), "{fetchers:#?}");
     let output = cluster.agent(2).output();
-    assert!(!output.contains("DeadlineExceeded") && !output.contains(" ERROR "), "no storm of timeouts");
+    let late: Vec<_> = output.lines().filter(|line| line.contains("DeadlineExceeded")).collect();
+    assert!(late.is_empty(), "no storm of timeouts: {late:#?}");
 }
