@@ -100,8 +100,11 @@ fn ratios<'a>(rows: &'a [&Row], system: &'a str) -> impl Iterator<Item = f64> + 
 fn spread(figures: impl Iterator<Item = f64>) -> Value {
     let mut figures: Vec<f64> = figures.collect();
     figures.sort_by(f64::total_cmp);
-    let at = |index: usize| figures.get(index).copied().map(rounded);
-    json!({ "min": at(0), "median": at(figures.len() / 2), "max": at(figures.len().saturating_sub(1)) })
+    let at = |index: usize| figures.get(index).copied();
+    let (last, middle) = (figures.len().saturating_sub(1), figures.len() / 2);
+    // Of an even number, the mean of the two in the middle.
+    let median = at(last / 2).zip(at(middle)).map(|(below, above)| rounded(f64::midpoint(below, above)));
+    json!({ "min": at(0).map(rounded), "median": median, "max": at(last).map(rounded) })
 }
 
 fn rounded(figure: f64) -> f64 {
