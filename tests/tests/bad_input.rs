@@ -249,7 +249,9 @@ fn wrong_settings_in_every_layer_of_both_programs_end_the_start_with_what_is_all
             assert!(!said.contains("panicked"), "{program}: {said}");
             said
         };
-        let in_file = said(&|command| drop(command.arg("--config").arg(&file)));
+        let in_file = said(&|command| {
+            command.arg("--config").arg(&file);
+        });
         let in_environment = said(&|command| {
             command.env("HIGHWATER_NO_SUCH_KEY", "1").env("HIGHWATER_BROKER_SESSION_TIMEOUT_MS", "10 MB/x");
         });
@@ -261,9 +263,13 @@ fn wrong_settings_in_every_layer_of_both_programs_end_the_start_with_what_is_all
             }
         }
         assert!(in_file.contains("no.such.key") && in_environment.contains("HIGHWATER_NO_SUCH_KEY"));
-        let flag = said(&|command| drop(command.args(["--broker-session-timeout-ms", "10 MB/x"])));
+        let flag = said(&|command| {
+            command.args(["--broker-session-timeout-ms", "10 MB/x"]);
+        });
         assert!(flag.contains("10 MB/x") && flag.contains("milliseconds"), "{program}: {flag}");
-        let unknown = said(&|command| drop(command.args(["--no-such-key", "1"])));
+        let unknown = said(&|command| {
+            command.args(["--no-such-key", "1"]);
+        });
         assert!(unknown.contains("--no-such-key"), "{program}: {unknown}");
         assert!(!place.path().join("d").exists(), "nothing was touched");
     }
