@@ -15,9 +15,8 @@ use system_tests::wait;
 
 const PARTITIONS: i32 = 100;
 const WINDOW: Duration = Duration::from_secs(10);
-/// The largest share of a core that an idle program takes: 2 %, of a program as people run it. One that was built without
-/// optimisation, as tests/run does, takes several times as much for the same.
-const SHARE_MAX: f64 = if cfg!(debug_assertions) { 0.06 } else { 0.02 };
+/// The largest share of a core that an idle program takes.
+const SHARE_MAX: f64 = 0.02;
 /// Two a second for the window, ± 10 %: polls of 500 ms.
 const FETCHES: std::ops::RangeInclusive<u64> = 18..=22;
 
