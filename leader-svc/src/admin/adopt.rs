@@ -21,13 +21,13 @@ use highwater_types::{
 };
 use highwater_wire::admin::{AdoptTopic, Placement};
 
-use super::ClusterApi;
 use super::create::{name_is_free, partition_records};
+use super::{ClusterApi, retried};
 
 impl ClusterApi {
     pub(super) async fn adopt(&self, adopt: AdoptTopic) -> Result<Arc<TopicRecord>, ReplicationError> {
         let AdoptTopic { name, directory, placement, properties } = adopt;
-        let view = self.host.view();
+        let view = retried(|| self.coordination.refresh()).await?;
         name_is_free(&view, &name)?;
         let sources = self.sources(&name, PathBuf::from(&directory)).await?;
         let id = topic_id(&view, &sources)?;

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use highwater_coordination::{CasOutcome, ClusterView, ProgramState};
-use highwater_serving::PartitionHost as _;
 use highwater_types::{
     AdoptedHistory, ErrorCode, NodeId, PartitionIndex, PartitionRecord, Program, ReplicationError, TopicId,
     TopicIdPartition, TopicName, TopicRecord,
@@ -16,7 +15,8 @@ use super::{ClusterApi, retried};
 impl ClusterApi {
     pub(super) async fn create(&self, create: CreateTopic) -> Result<Arc<TopicRecord>, ReplicationError> {
         let CreateTopic { name, partitions, placement, properties } = create;
-        let view = self.host.view();
+        // A node that registered a moment ago is to be known.
+        let view = retried(|| self.coordination.refresh()).await?;
         name_is_free(&view, &name)?;
         let replicas = self.place(&view, &placement, partitions)?;
         let topic = TopicRecord { id: TopicId::random(), name, partitions, properties, deleted: false };

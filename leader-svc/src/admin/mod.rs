@@ -111,7 +111,7 @@ impl ClusterService for ClusterApi {
     }
 }
 
-/// Makes a write again while its outcome is unknown or the store cannot be reached, a few times.
+/// Makes a call to the store again while its outcome is unknown or the store cannot be reached, a few times.
 async fn retried<T, F: Future<Output = Result<T, CoordinationError>>>(
     write: impl Fn() -> F,
 ) -> Result<T, ReplicationError> {
