@@ -139,6 +139,8 @@ impl FollowerProgress {
 
     /// A fetch that passed every check.
     pub(super) fn on_fetch(&mut self, arrival: &Arrival) {
+        // Two requests of one follower can be timed in one order and counted in the other.
+        let now = self.last_fetch.map_or(arrival.now, |last| last.max(arrival.now));
         debug_assert_eq!(self.incarnation, Some(arrival.incarnation), "admitted first");
         debug_assert!(
             arrival.acknowledged <= arrival.leader_end,
@@ -151,7 +153,7 @@ impl FollowerProgress {
         self.log_start = arrival.log_start.or(self.log_start);
         self.high_watermark = arrival.high_watermark.or(self.high_watermark);
         self.paused = arrival.paused;
-        self.last_fetch = Some(arrival.now);
+        self.last_fetch = Some(now);
         self.refusal = None;
         self.diverging = false;
         while let Some((at, end)) = self.arrivals.front().copied()
@@ -161,9 +163,9 @@ impl FollowerProgress {
             self.arrivals.pop_front();
         }
         if acknowledged >= arrival.leader_end {
-            self.last_caught_up = Some(arrival.now);
+            self.last_caught_up = Some(now);
         } else {
-            self.open_arrival(arrival.now, arrival.leader_end);
+            self.open_arrival(now, arrival.leader_end);
         }
         debug_assert!(self.arrivals.iter().all(|(_, end)| *end > acknowledged), "passed arrivals are gone");
     }
@@ -171,7 +173,7 @@ impl FollowerProgress {
     /// A fetch was refused or found to differ: for the description only (S24).
     pub(super) fn on_refused(&mut self, code: Option<ErrorCode>, now: MonotonicTime) {
         let before = self.acknowledged;
-        self.last_fetch = Some(now);
+        self.last_fetch = self.last_fetch.max(Some(now));
         self.refusal = code;
         self.diverging = code.is_none();
         debug_assert_eq!(self.acknowledged, before, "a refused fetch acknowledges nothing");

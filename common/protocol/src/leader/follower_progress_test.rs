@@ -127,3 +127,15 @@ fn incarnations_without_end_are_refused() {
     assert_eq!(progress.admit(incarnation(1000)), Err(ErrorCode::StaleIncarnation));
     assert_eq!(progress.retired.len(), MAX_RETIRED_INCARNATIONS);
 }
+
+#[test]
+fn requests_that_are_counted_in_another_order_than_they_were_timed_take_no_time_back() {
+    let mut progress = admitted();
+    progress.on_fetch(&arrival(5, 0, 10));
+    progress.on_fetch(&arrival(4, 0, 20));
+    assert_eq!(progress.last_fetch(), Some(millis(5)));
+    progress.on_refused(None, millis(3));
+    assert_eq!(progress.last_fetch(), Some(millis(5)));
+    progress.on_fetch(&arrival(6, 20, 30));
+    assert_eq!(progress.last_caught_up(), Some(millis(5)));
+}
