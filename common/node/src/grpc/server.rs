@@ -32,6 +32,10 @@ pub const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 /// small request beside it waits for little (measured: peers.md). Both sides use it.
 const FRAME_BYTES_MAX: u32 = 256 << 10;
 
+/// The name under which health says SERVING for as long as the program answers at all, whatever its services wait for. For
+/// who restarts a program that hangs, as a kubelet does: to restart one that waits for its cluster helps nobody.
+pub const LIVENESS: &str = "liveness";
+
 /// How often a connection is checked by an HTTP/2 ping, idle ones too, so that a frozen peer is found out.
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -96,7 +100,7 @@ impl Listener {
     }
 }
 
-/// What `grpc.health.v1.Health` says, for each service and for the whole ("").
+/// What `grpc.health.v1.Health` says, for each service and for the whole (""). [`LIVENESS`] is not among them.
 #[derive(Clone, Debug)]
 pub struct Health {
     reporter: HealthReporter,
@@ -138,6 +142,7 @@ impl GrpcServer {
         let routes = Routes::new(service)
             .add_service(reflection().build_v1()?)
             .add_service(reflection().build_v1alpha()?);
+        reporter.set_service_status(LIVENESS, ServingStatus::Serving).await;
         let health = Health { reporter, names: Vec::new() };
         health.set_serving(false).await;
         Ok(Self { routes, health })

@@ -104,6 +104,15 @@ async fn health_is_told_per_service_and_overall() {
 }
 
 #[tokio::test]
+async fn a_program_that_waits_lives() {
+    let served = served().await;
+    assert_eq!(check(&served.channel, LIVENESS).await, Ok(Answer::Serving));
+    served.health.set_serving(false).await;
+    assert_eq!(check(&served.channel, LIVENESS).await, Ok(Answer::Serving));
+    assert_eq!(check(&served.channel, "").await, Ok(Answer::NotServing));
+}
+
+#[tokio::test]
 async fn a_handler_sees_its_deadline_before_the_transport_enforces_it() {
     let served = served().await;
     let begun = Instant::now();
