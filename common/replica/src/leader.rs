@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use highwater_log::{
-    AppendError, HighWatermark, LeaderAppend, Log, LogConfig, LogError, LogRead, ReadError, ReadLimits,
-    Retained, Storage, TimestampHit,
+    AppendError, HighWatermark, LeaderAppend, Log, LogConfig, LogError, LogRead, OffsetRange, ReadError,
+    ReadLimits, Retained, Storage, TimestampHit,
 };
 use highwater_protocol::delayed_fetch::{FetchCompletion, Probe, ProbeFacts};
 use highwater_protocol::fetch::{
@@ -25,7 +25,7 @@ use highwater_types::{
 use parking_lot::Mutex;
 
 use crate::append_history::AppendHistory;
-use crate::{OpenReplica, ReplicaError, ReplicaFacts, log_facts};
+use crate::{OpenReplica, ReplicaError, ReplicaFacts, ReplicaPlace, certain_end, log_facts};
 
 /// How to lead.
 #[derive(Clone, Debug)]
@@ -41,10 +41,12 @@ pub struct Leading {
 /// A replica that leads.
 #[derive(Debug)]
 pub struct LeaderReplica<S: Storage> {
-    id: TopicIdPartition,
+    place: ReplicaPlace<S>,
     node: NodeId,
     epoch: LeaderEpoch,
     epoch_start: Offset,
+    /// The incarnation that is in the in-sync set.
+    stood_with: Incarnation,
     log: Arc<Log<S>>,
     /// Held while an append is written and reported, so that reports come in order.
     appending: Mutex<()>,
@@ -94,10 +96,11 @@ impl<S: Storage> OpenReplica<S> {
         };
         let core = LeaderPartition::new(config, start, now)?;
         Ok(LeaderReplica {
-            id: self.id(),
+            place: self.place,
             node,
             epoch,
             epoch_start,
+            stood_with: self.log.incarnation(),
             log: self.log,
             appending: Mutex::new(()),
             core: Mutex::new(core),
@@ -111,7 +114,7 @@ impl<S: Storage> LeaderReplica<S> {
 
     /// The partition.
     pub const fn id(&self) -> TopicIdPartition {
-        self.id
+        self.place.id()
     }
 
     /// The leading node.
@@ -217,7 +220,7 @@ impl<S: Storage> LeaderReplica<S> {
         // A leadership that ends while this appends leaves records that the next leader cuts.
         let appended = self.log.append_as_leader(inputs, self.epoch, wall).inspect_err(|error| {
             if matches!(error, AppendError::Storage(_) | AppendError::Unusable(_)) {
-                self.resign();
+                self.on_log_failed();
             }
         })?;
         {
@@ -235,7 +238,7 @@ impl<S: Storage> LeaderReplica<S> {
     /// # Errors
     /// What the disk says. A failed flush is final: the leadership ends (design.md 2).
     pub fn flush(&self, now: MonotonicTime) -> Result<Offset, LogError> {
-        let positions = self.log.flush().inspect_err(|_| self.resign())?;
+        let positions = self.log.flush().inspect_err(|_| self.on_log_failed())?;
         let mut core = self.core.lock();
         // The append may not have been reported yet by the thread that made it.
         core.on_append(positions.flushed, now);
@@ -274,13 +277,22 @@ impl<S: Storage> LeaderReplica<S> {
     /// What the disk says; the lock is freed all the same, without the mark.
     pub fn close(&self) -> Result<(), LogError> {
         self.resign();
+        // Apart from closing, so that what a failing flush loses is settled while the lock is held.
+        if self.log.flush().is_err() {
+            self.settle_loss()?;
+        }
         self.log.close_clean(self.checkpointed())
     }
 
-    /// Ends the leadership and gives the log up as it is: after a failed disk. The lock is freed.
-    pub fn abandon(&self) {
+    /// Ends the leadership and gives the log up as it is: after a failed disk. The lock is freed. *Blocks.*
+    ///
+    /// # Errors
+    /// What is lost could not be written down: the lock is held on, because nobody may open the log as if it had everything.
+    pub fn abandon(&self) -> Result<(), LogError> {
         self.resign();
+        self.settle_loss()?;
         drop(self.log.abandon());
+        Ok(())
     }
 
     /// Ends the leadership; the log stays open for reads that are under way.
@@ -439,7 +451,35 @@ impl<S: Storage> LeaderReplica<S> {
 
     fn resign_if_unusable(&self) {
         if self.log.usable().is_err() {
-            self.resign();
+            self.on_log_failed();
+        }
+    }
+
+    /// The leadership is over. What cannot be written down now is tried again by [`Self::abandon`].
+    fn on_log_failed(&self) {
+        self.resign();
+        if let Err(error) = self.settle_loss() {
+            tracing::error!(partition = %self.log.partition(), %error, "could not write down that acknowledged records are lost; trying on");
+        }
+    }
+
+    /// Whether committed records may be gone with what could not be flushed (design.md 6.3): then this replica's vote goes, or,
+    /// when nobody else has them, they are recorded as lost. Call it after the end of the leadership: nothing is committed
+    /// any more.
+    fn settle_loss(&self) -> Result<(), LogError> {
+        let (committed, is_alone) = {
+            let core = self.core.lock();
+            debug_assert!(core.is_over(), "nothing more is committed");
+            (core.high_watermark(), core.is_alone_in_sync())
+        };
+        let end = certain_end(&self.log);
+        if end >= committed || self.log.incarnation() != self.stood_with {
+            return Ok(());
+        }
+        if is_alone {
+            self.log.note_lost(OffsetRange::new(end, committed))
+        } else {
+            self.log.renew_incarnation((self.place.fresh_incarnation)())
         }
     }
 }

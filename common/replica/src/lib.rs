@@ -23,7 +23,7 @@ pub use open::{FreshIncarnation, OpenReplica, ReplicaError, ReplicaPlace};
 
 use std::sync::Arc;
 
-use highwater_log::LogPositions;
+use highwater_log::{Log, LogPositions, Storage, Unusable};
 use highwater_protocol::fetch::{LogFacts, PartitionFacts};
 use highwater_types::{LeaderEpoch, LeaderEpochCache, MonotonicTime, Offset, WallTime};
 
@@ -74,8 +74,21 @@ const fn log_facts<'a>(positions: &LogPositions, epochs: &'a LeaderEpochCache) -
     LogFacts { log_start: positions.log_start, log_end: positions.log_end, epochs }
 }
 
+/// The end of what a log certainly holds. After a failed flush that is what was flushed, whether or not the rest could be cut:
+/// the kernel may have dropped it (design.md 2).
+fn certain_end<S: Storage>(log: &Log<S>) -> Offset {
+    match log.usable() {
+        Err(Unusable::FlushFailed(_)) => log.flushed(),
+        Ok(()) | Err(Unusable::AppendFailed(_) | Unusable::ChangeFailed(_) | Unusable::Closed) => {
+            log.log_end()
+        }
+    }
+}
+
 #[cfg(test)]
 mod concurrency_test;
+#[cfg(test)]
+mod failed_flush_test;
 #[cfg(test)]
 mod random_walk_test;
 #[cfg(test)]

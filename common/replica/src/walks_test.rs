@@ -10,41 +10,14 @@ fn offset(raw: i64) -> Offset {
     Offset::new(raw).unwrap()
 }
 
-/// Machine 0 leads epoch 0, the others follow.
-fn cluster(machines: usize, durability: Durability) -> Cluster {
-    let mut cluster = Cluster::new(7, machines, durability);
-    assert!(cluster.lead(0, |_| true));
-    for index in 1..machines {
-        cluster.follow(index, index as u64);
-    }
-    cluster
-}
-
-/// Everybody fetches until nothing moves any more.
-fn replicate(cluster: &mut Cluster) {
-    for _ in 0..12 {
-        for index in 0..cluster.machines.len() {
-            if matches!(cluster.machines[index].role, crate::test_cluster::Role::Follower(_)) {
-                cluster.round(index);
-            } else {
-                cluster.flush(index);
-                cluster.tick(index);
-            }
-            cluster.deliver_all();
-            cluster.check();
-        }
-        cluster.pass(20);
-    }
-}
-
 #[test]
 fn two_followers_replicate_join_and_let_the_high_watermark_move() {
     for durability in [Durability::Fsync, Durability::PageCache] {
-        let mut cluster = cluster(3, durability);
+        let mut cluster = Cluster::leading(3, durability);
         for _ in 0..10 {
             cluster.produce(0, 3);
         }
-        replicate(&mut cluster);
+        cluster.replicate();
         assert_eq!(cluster.record.isr.len(), 3);
         assert_eq!(cluster.leader(0).high_watermark(), offset(30));
         assert_eq!(cluster.follower(2).facts().high_watermark, offset(30));
@@ -54,8 +27,8 @@ fn two_followers_replicate_join_and_let_the_high_watermark_move() {
 
 #[test]
 fn under_fsync_nothing_is_committed_before_all_have_flushed_it() {
-    let mut cluster = cluster(2, Durability::Fsync);
-    replicate(&mut cluster);
+    let mut cluster = Cluster::leading(2, Durability::Fsync);
+    cluster.replicate();
     cluster.produce(0, 5);
     cluster.send_fetch(1, false);
     cluster.deliver_all();
@@ -76,8 +49,8 @@ fn under_fsync_nothing_is_committed_before_all_have_flushed_it() {
 #[test]
 fn kip_101_given_1_a_late_high_watermark_cuts_nothing_on_restart() {
     // A leads with 0..1, B holds both and knows the high watermark 0 or 1; B restarts, A is killed, B leads.
-    let mut cluster = cluster(2, Durability::Fsync);
-    replicate(&mut cluster);
+    let mut cluster = Cluster::leading(2, Durability::Fsync);
+    cluster.replicate();
     cluster.produce(0, 2);
     cluster.flush(0);
     cluster.round(1);
@@ -99,9 +72,9 @@ fn kip_101_given_1_a_late_high_watermark_cuts_nothing_on_restart() {
 #[test]
 fn kip_101_given_2_a_returning_leader_cuts_what_was_never_committed() {
     // A holds 0..1@0, B 0@0; B leads epoch 1 and writes 1@1; A comes back.
-    let mut cluster = cluster(2, Durability::PageCache);
+    let mut cluster = Cluster::leading(2, Durability::PageCache);
     cluster.produce(0, 1);
-    replicate(&mut cluster);
+    cluster.replicate();
     cluster.produce(0, 1);
     cluster.kill(0);
     cluster.stop(1);
@@ -112,7 +85,7 @@ fn kip_101_given_2_a_returning_leader_cuts_what_was_never_committed() {
     cluster.follow(0, 1);
     assert_eq!(cluster.follower(0).log().log_end(), offset(2));
     let incarnation = cluster.follower(0).incarnation();
-    replicate(&mut cluster);
+    cluster.replicate();
     cluster.assert_identical();
     assert_eq!(cluster.follower(0).log().log_end(), offset(2));
     assert_eq!(cluster.follower(0).incarnation(), incarnation, "the leader ordered the cut");
@@ -124,8 +97,8 @@ fn kip_101_given_2_a_returning_leader_cuts_what_was_never_committed() {
 #[test]
 fn kip_279_several_fail_overs_are_undone_in_several_rounds() {
     // A and B lead in turn, each writes a record that the other never sees; at last B's log wins.
-    let mut cluster = cluster(2, Durability::PageCache);
-    replicate(&mut cluster);
+    let mut cluster = Cluster::leading(2, Durability::PageCache);
+    cluster.replicate();
     for _ in 0..3 {
         cluster.produce(0, 1);
         cluster.kill(0);
@@ -144,7 +117,7 @@ fn kip_279_several_fail_overs_are_undone_in_several_rounds() {
     assert!(cluster.lead(1, |_| true));
     let winner = epochs(&cluster);
     cluster.follow(0, 5);
-    replicate(&mut cluster);
+    cluster.replicate();
     cluster.assert_identical();
     assert_eq!(cluster.follower(0).log().log_end(), offset(3));
     assert_eq!(winner.len(), 4, "epochs of the winner: {winner:?}");
@@ -153,16 +126,16 @@ fn kip_279_several_fail_overs_are_undone_in_several_rounds() {
 #[test]
 fn an_epoch_without_records_does_not_keep_a_follower_out() {
     // KAFKA-15608: leaderships that wrote nothing, on both sides.
-    let mut cluster = cluster(2, Durability::PageCache);
+    let mut cluster = Cluster::leading(2, Durability::PageCache);
     cluster.produce(0, 10);
-    replicate(&mut cluster);
+    cluster.replicate();
     cluster.stop(0);
     cluster.stop(1);
     assert!(cluster.lead(1, |_| true));
     cluster.kill(1);
     assert!(cluster.lead(0, |_| true));
     cluster.follow(1, 3);
-    replicate(&mut cluster);
+    cluster.replicate();
     assert_eq!(cluster.follower(1).log().log_end(), offset(10));
     assert_eq!(cluster.follower(1).state(cluster.now().monotonic), PartitionFetchState::Fetching);
     assert_eq!(cluster.record.isr.len(), 2);
@@ -172,10 +145,10 @@ fn an_epoch_without_records_does_not_keep_a_follower_out() {
 
 #[test]
 fn power_loss_of_every_machine_loses_nothing_that_was_acknowledged_under_fsync() {
-    let mut cluster = cluster(3, Durability::Fsync);
+    let mut cluster = Cluster::leading(3, Durability::Fsync);
     for _ in 0..5 {
         cluster.produce(0, 4);
-        replicate(&mut cluster);
+        cluster.replicate();
     }
     cluster.produce(0, 4);
     let committed = cluster.committed_end();
@@ -188,30 +161,30 @@ fn power_loss_of_every_machine_loses_nothing_that_was_acknowledged_under_fsync()
     for index in 0..2 {
         cluster.follow(index, 9);
     }
-    replicate(&mut cluster);
+    cluster.replicate();
     cluster.assert_identical();
 }
 
 #[test]
 fn under_page_cache_power_loss_takes_the_incarnation_and_with_it_the_vote() {
-    let mut cluster = cluster(2, Durability::PageCache);
+    let mut cluster = Cluster::leading(2, Durability::PageCache);
     cluster.produce(0, 4);
-    replicate(&mut cluster);
+    cluster.replicate();
     let before = cluster.follower(1).incarnation();
     cluster.lose_power(1);
     assert!(!cluster.lead(1, |_| true), "not electable");
     cluster.follow(1, 4);
     assert_ne!(cluster.follower(1).incarnation(), before);
-    replicate(&mut cluster);
+    cluster.replicate();
     cluster.assert_identical();
     assert_eq!(cluster.record.isr.len(), 2, "it joined again, with its new incarnation");
 }
 
 #[test]
 fn a_failed_flush_is_final_and_heals_by_replication() {
-    let mut cluster = cluster(2, Durability::Fsync);
+    let mut cluster = Cluster::leading(2, Durability::Fsync);
     cluster.produce(0, 4);
-    replicate(&mut cluster);
+    cluster.replicate();
     cluster.produce(0, 4);
     cluster.flush(0);
     cluster.send_fetch(1, false);
@@ -230,7 +203,7 @@ fn a_failed_flush_is_final_and_heals_by_replication() {
     cluster.pass(300);
     cluster.tick(1);
     cluster.settle(1);
-    replicate(&mut cluster);
+    cluster.replicate();
     cluster.assert_identical();
     assert_eq!(cluster.leader(0).high_watermark(), offset(8));
 }
@@ -238,9 +211,9 @@ fn a_failed_flush_is_final_and_heals_by_replication() {
 /// KAFKA-8346: what heals a failed partition must not need a restart of the program.
 #[test]
 fn a_log_that_cannot_be_opened_again_is_tried_on_and_takes_over_the_leadership_of_meanwhile() {
-    let mut cluster = cluster(2, Durability::Fsync);
+    let mut cluster = Cluster::leading(2, Durability::Fsync);
     cluster.produce(0, 4);
-    replicate(&mut cluster);
+    cluster.replicate();
     cluster.produce(0, 4);
     cluster.flush(0);
     cluster.send_fetch(1, false);
@@ -267,16 +240,16 @@ fn a_log_that_cannot_be_opened_again_is_tried_on_and_takes_over_the_leadership_o
     cluster.work(1);
     assert!(!is_failed(&cluster));
     assert_eq!(cluster.follower(1).log().highest_epochs().0, cluster.record.leader_epoch);
-    replicate(&mut cluster);
+    cluster.replicate();
     cluster.assert_identical();
     assert_eq!(cluster.leader(0).high_watermark(), offset(8));
 }
 
 #[test]
 fn a_full_disk_stops_one_replica_and_it_comes_back_when_there_is_room() {
-    let mut cluster = cluster(2, Durability::PageCache);
+    let mut cluster = Cluster::leading(2, Durability::PageCache);
     cluster.produce(0, 4);
-    replicate(&mut cluster);
+    cluster.replicate();
     cluster.machines[1].disk.set_space_left(Some(100));
     for _ in 0..5 {
         cluster.produce(0, 4);
@@ -286,13 +259,13 @@ fn a_full_disk_stops_one_replica_and_it_comes_back_when_there_is_room() {
     cluster.machines[1].disk.set_space_left(None);
     cluster.pass(300);
     cluster.tick(1);
-    replicate(&mut cluster);
+    cluster.replicate();
     cluster.assert_identical();
 }
 
 #[test]
 fn a_bad_batch_is_never_written() {
-    let mut cluster = cluster(2, Durability::PageCache);
+    let mut cluster = Cluster::leading(2, Durability::PageCache);
     cluster.produce(0, 4);
     cluster.send_fetch(1, false);
     cluster.deliver(0);
@@ -311,28 +284,28 @@ fn a_bad_batch_is_never_written() {
         PartitionFetchState::Delayed { .. }
     ));
     cluster.pass(100);
-    replicate(&mut cluster);
+    cluster.replicate();
     cluster.assert_identical();
 }
 
 #[test]
 fn retention_on_the_leader_raises_the_followers_log_start() {
-    let mut cluster = cluster(2, Durability::PageCache);
+    let mut cluster = Cluster::leading(2, Durability::PageCache);
     for _ in 0..20 {
         cluster.produce(0, 4);
     }
-    replicate(&mut cluster);
+    cluster.replicate();
     cluster.leader(0).log().raise_log_start(offset(41)).unwrap();
     cluster.leader(0).apply_retention(cluster.now().wall).unwrap();
-    replicate(&mut cluster);
+    cluster.replicate();
     assert_eq!(cluster.follower(1).facts().positions.log_start, offset(41));
 }
 
 #[test]
 fn a_follower_below_the_leaders_log_start_begins_again_there() {
-    let mut cluster = cluster(2, Durability::PageCache);
+    let mut cluster = Cluster::leading(2, Durability::PageCache);
     cluster.produce(0, 4);
-    replicate(&mut cluster);
+    cluster.replicate();
     cluster.stop(1);
     for _ in 0..20 {
         cluster.produce(0, 4);
@@ -361,7 +334,7 @@ fn a_follower_below_the_leaders_log_start_begins_again_there() {
 
 #[test]
 fn times_and_bytes_of_recent_appends_are_known() {
-    let cluster = cluster(1, Durability::PageCache);
+    let cluster = Cluster::leading(1, Durability::PageCache);
     let (leader, now) = (cluster.leader(0), cluster.now());
     let inputs = [batch(1, 2), batch(2, 3)];
     let sizes = inputs.each_ref().map(|b| b.len() as u64);

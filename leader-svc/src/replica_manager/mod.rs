@@ -18,6 +18,7 @@ use highwater_coordination::{ClusterView, Membership, ProgramState, first_leader
 use highwater_serving::Volume;
 use highwater_serving::registry::{Hosting, Registry};
 use highwater_serving::strays::Strays;
+use highwater_serving::volume::on_disk;
 use highwater_types::{
     ErrorCode, NodeId, PartitionEpoch, PartitionRecord, Program, ReplicationError, TopicIdPartition,
     TopicRecord,
@@ -68,7 +69,7 @@ enum Slot {
     Standing,
     /// Served.
     Leading(Arc<LedPartition>),
-    /// A task closes the log.
+    /// A task closes the log, or gives it up.
     Closing,
     /// An attempt failed; the next one is at this time, or with a newer record.
     Paused { until: Instant, seen: PartitionEpoch },
@@ -78,6 +79,7 @@ enum Slot {
 enum Done {
     Stood(TopicIdPartition, PartitionEpoch, Stood),
     Closed(TopicIdPartition),
+    GivenUp(TopicIdPartition, PartitionEpoch),
 }
 
 /// See the module.
@@ -222,6 +224,10 @@ impl ReplicaManager {
         match done {
             Ok(Done::Stood(id, seen, stood)) => self.on_stood(id, seen, stood, view),
             Ok(Done::Closed(id)) => self.slots.remove(&id).is_some(),
+            Ok(Done::GivenUp(id, seen)) => {
+                self.pause(id, seen, disk_failed());
+                true
+            }
             Err(failed) => {
                 // Its slot stays as it is: nothing is tried again after a fault of the program itself.
                 tracing::error!(error = %failed, "a task of the replica manager failed");
@@ -289,9 +295,14 @@ impl ReplicaManager {
                 self.close(id, partition);
             }
             PartitionEvent::Failed(partition) => {
-                partition.replica().abandon();
-                let why = ReplicationError::new(ErrorCode::StorageError, "the disk of this node failed");
-                self.pause(id, partition.record().partition_epoch, why);
+                self.shared.registry.set(id, Hosting::Failed(disk_failed()));
+                self.slots.insert(id, Slot::Closing);
+                let stop = self.shared.stop.clone();
+                self.tasks.spawn(async move {
+                    let seen = partition.record().partition_epoch;
+                    give_up(partition, stop).await;
+                    Done::GivenUp(id, seen)
+                });
             }
         }
         true
@@ -349,5 +360,30 @@ impl ReplicaManager {
                 partition.close(CLOSE_PATIENCE).await;
             }
         }
+    }
+}
+
+fn disk_failed() -> ReplicationError {
+    ReplicationError::new(ErrorCode::StorageError, "the disk of this node failed")
+}
+
+/// Gives up the log of a leadership whose disk failed, so that it can be opened anew. The log is held until what it lost is
+/// written down, because nobody may stand with it before (design.md 6.3).
+async fn give_up(partition: Arc<LedPartition>, stop: CancellationToken) {
+    let name = partition.id_name();
+    let mut pause = RETRY_MIN;
+    loop {
+        let failed = Arc::clone(&partition);
+        let Err(error) = on_disk(move || failed.replica().abandon()).await else { return };
+        tracing::error!(
+            partition = name,
+            %error,
+            "could not write down that acknowledged records are lost; trying on. Look after the disk of the data directory"
+        );
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = stop.cancelled() => return,
+        }
+        pause = (pause * 2).min(RETRY_MAX);
     }
 }

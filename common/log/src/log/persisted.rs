@@ -12,7 +12,7 @@ use highwater_types::{Durability, Incarnation, LeaderEpoch, Offset, PartitionEpo
 
 use super::Log;
 use crate::checkpoint::{CheckpointFile, CheckpointState};
-use crate::{HighWatermark, LogError, Storage, StorageResult};
+use crate::{HighWatermark, LogError, OffsetRange, Storage, StorageResult};
 
 #[derive(Debug)]
 pub(super) struct Persisted<S: Storage> {
@@ -105,6 +105,22 @@ impl<S: Storage> Log<S> {
             assert_eq!(persisted.state.incarnation, incarnation, "the incarnation is stored");
             assert!(persisted.is_durable, "no fetch goes out under an incarnation that could be forgotten");
             tracing::info!(partition = %self.partition, %old, new = %incarnation, "incarnation renewed");
+            Ok(())
+        })
+    }
+
+    /// Notes durably that acknowledged records are lost, which the log's end does not show any more once the high watermark in
+    /// the checkpoint follows it. Opening the log finds them as known damage. Allowed on a log that failed, too.
+    ///
+    /// # Errors
+    /// What the disk says; the loss may be forgotten then.
+    pub fn note_lost(&self, range: OffsetRange) -> Result<(), LogError> {
+        assert!(!range.is_empty(), "something is lost");
+        self.persist(|persisted| {
+            self.refuse_when_closed()?;
+            persisted.write_durable(|state| state.add_lost_range(range))?;
+            assert!(persisted.is_durable, "the loss is on record");
+            tracing::error!(partition = %self.partition, %range, "acknowledged records are lost");
             Ok(())
         })
     }
@@ -267,7 +283,7 @@ impl<S: Storage> Log<S> {
     }
 
     /// Replaces the lost ranges, durably.
-    pub(super) fn store_lost_ranges(&self, ranges: &[crate::OffsetRange]) -> StorageResult<()> {
+    pub(super) fn store_lost_ranges(&self, ranges: &[OffsetRange]) -> StorageResult<()> {
         self.persist(|persisted| {
             persisted.write_durable(|state| {
                 state.lost_ranges.clear();

@@ -210,6 +210,10 @@ impl<S: Storage> Log<S> {
     /// the log is opened again.
     fn append_failed(&self, error: &StorageError) {
         self.fail(Unusable::AppendFailed, error);
+        if matches!(self.usable(), Err(Unusable::FlushFailed(_))) {
+            self.cut_unflushed();
+            return;
+        }
         let view = self.view.load();
         if let Err(error) = view.active.segment.file().set_len(view.active.len) {
             tracing::warn!(partition = %self.partition, %error, "could not cut the bytes of the failed append");

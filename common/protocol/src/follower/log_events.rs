@@ -116,11 +116,11 @@ impl FollowerPartition {
         CutPlan::To { end, renew: self.acknowledged_counted.is_some_and(|counted| end < counted) }
     }
 
-    /// Whether a log that came out of a recovery and ends at `end` lacks what this incarnation may have acknowledged in this
-    /// leadership: it must be renewed then, durably and before the next fetch (design.md 6.3).
+    /// Whether a log that ends at `end` after a failure of the disk lacks what this incarnation may have acknowledged, in this
+    /// leadership or an earlier one: it must be renewed then, durably, at once (design.md 6.3).
     #[must_use]
     pub fn loses_acknowledged(&self, end: Offset) -> bool {
-        self.acknowledged_sent.is_some_and(|sent| end < sent)
+        end < self.acknowledged() || self.acknowledged_sent.is_some_and(|sent| end < sent)
     }
 
     /// Starts over from what the log says; queued appends and answers under way are void.

@@ -201,6 +201,12 @@ impl LeaderPartition {
         self.isr.committed()
     }
 
+    /// Whether no other node is in the in-sync set, or may be in it by a change of unknown outcome.
+    #[must_use]
+    pub fn is_alone_in_sync(&self) -> bool {
+        self.isr.maximal().all(|member| member.node == self.node)
+    }
+
     /// The version of the newest record seen.
     #[must_use]
     pub const fn partition_epoch(&self) -> PartitionEpoch {

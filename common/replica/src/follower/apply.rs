@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use highwater_log::{AppendError, CutOrder, Log, LogError, OffsetRange, OnDamage, Storage};
+use highwater_log::{AppendError, CutOrder, Log, LogError, OffsetRange, OnDamage, Storage, Unusable};
 use highwater_protocol::follower::{CutPlan, FailureReason, PartitionFetchState};
 use highwater_types::{LeaderEpoch, NodeId, Offset, OffsetAndEpoch, PartitionEpoch};
 
 use super::{AppendWork, Core, FollowerReplica, FollowerStep, FollowerWork, damaged_from, log_state};
-use crate::{Now, log_facts};
+use crate::{Now, certain_end, log_facts};
 
 impl<S: Storage> FollowerReplica<S> {
     /// Does one piece of work; what is overtaken is skipped. *Blocks.*
@@ -91,7 +91,8 @@ impl<S: Storage> FollowerReplica<S> {
                 }
             }
             Err(error @ (AppendError::Storage(_) | AppendError::Unusable(_))) => {
-                partition.on_storage_failed(error.to_string(), now.monotonic, randomness);
+                drop(core);
+                return self.failed(error.to_string(), now);
             }
             Err(error) => {
                 let last_epoch = log_state(&log).last_epoch;
@@ -190,11 +191,7 @@ impl<S: Storage> FollowerReplica<S> {
                 if let Err(error) = log.note_epochs(Some(epoch), partition_epoch) {
                     return self.storage_failed(&error, now);
                 }
-                let loses = self.core.lock().partition.loses_acknowledged(report.positions.log_end);
-                if loses
-                    && report.renewal.is_none()
-                    && let Err(error) = log.renew_incarnation((self.place.fresh_incarnation)())
-                {
+                if let Err(error) = self.settle_loss(&log) {
                     return self.storage_failed(&error, now);
                 }
                 tracing::info!(partition = %log.partition(), log_end = %report.positions.log_end, "recovered");
@@ -204,6 +201,28 @@ impl<S: Storage> FollowerReplica<S> {
                 *self.spare_lock.lock() = Some(lock);
                 self.failed(error.to_string(), now)
             }
+        }
+    }
+
+    /// Renews the incarnation when `log`, which failed or was opened again, lacks what was acknowledged under it
+    /// (design.md 6.3).
+    fn settle_loss(&self, log: &Log<S>) -> Result<(), LogError> {
+        let must_renew = {
+            let core = self.core.lock();
+            // Another one by now: opening the log, or an earlier call, has renewed it.
+            core.partition.incarnation() == log.incarnation()
+                && core.partition.loses_acknowledged(certain_end(log))
+        };
+        if must_renew { log.renew_incarnation((self.place.fresh_incarnation)()) } else { Ok(()) }
+    }
+
+    /// The same as soon as the log has failed; what cannot be written now is tried again by its recovery.
+    pub(super) fn settle_loss_or_warn(&self, log: &Log<S>) {
+        // A log that is closed already could not be opened again: the recovery settles it.
+        if let Err(error) = self.settle_loss(log)
+            && !matches!(error, LogError::Unusable(Unusable::Closed))
+        {
+            tracing::error!(partition = %log.partition(), %error, "could not renew the incarnation of a replica that lost records; trying on");
         }
     }
 
@@ -237,9 +256,13 @@ impl<S: Storage> FollowerReplica<S> {
     }
 
     fn failed(&self, message: String, now: Now) -> FollowerStep {
-        let mut core = self.core.lock();
-        let Core { partition, randomness, .. } = &mut *core;
-        partition.on_storage_failed(message, now.monotonic, randomness);
-        FollowerStep::drained(partition)
+        let step = {
+            let mut core = self.core.lock();
+            let Core { partition, randomness, .. } = &mut *core;
+            partition.on_storage_failed(message, now.monotonic, randomness);
+            FollowerStep::drained(partition)
+        };
+        self.settle_loss_or_warn(&self.log());
+        step
     }
 }

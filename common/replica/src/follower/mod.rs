@@ -294,7 +294,13 @@ impl<S: Storage> FollowerReplica<S> {
             Ok(positions) => partition.on_flushed(version, positions.flushed),
             // Another one has taken this log's place.
             Err(_) if partition.log_version() != version => {}
-            Err(error) => partition.on_storage_failed(error.to_string(), now, randomness),
+            Err(error) => {
+                partition.on_storage_failed(error.to_string(), now, randomness);
+                let step = FollowerStep::drained(partition);
+                drop(core);
+                self.settle_loss_or_warn(&log);
+                return step;
+            }
         }
         FollowerStep::drained(partition)
     }
@@ -323,7 +329,12 @@ impl<S: Storage> FollowerReplica<S> {
     pub fn close(&self) -> Result<(), LogError> {
         let _applying = self.applying.lock();
         drop(self.spare_lock.lock().take());
-        self.log().close_clean(self.checkpointed())
+        let log = self.log();
+        // Apart from closing, so that what a failing flush loses is settled while the lock is held.
+        if log.flush().is_err() {
+            self.settle_loss_or_warn(&log);
+        }
+        log.close_clean(self.checkpointed())
     }
 
     fn checkpointed(&self) -> HighWatermark {

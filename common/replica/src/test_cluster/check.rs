@@ -52,7 +52,8 @@ impl Cluster {
     }
 
     /// What opening a log must find: what it acknowledged and, if it is electable, all that is committed
-    /// (ValidHighWatermark, and what makes an election safe).
+    /// (ValidHighWatermark, and what makes an election safe). A loss at the end that is on record counts as found: nobody else
+    /// has the records (design.md 6.3).
     pub(super) fn check_opened(&self, index: usize, open: &OpenReplica<SimStorage>) {
         let machine = &self.machines[index];
         if let Some((incarnation, acknowledged)) = machine.acknowledged
@@ -65,13 +66,13 @@ impl Cluster {
             );
         }
         if self.record.is_electable(machine.node, open.incarnation()) {
+            let lost = open.report().damage.iter().filter(|damage| damage.at_end).map(|damage| damage.range);
+            let found = lost.map(|range| range.end).max().unwrap_or_default().max(open.log_end());
+            assert!(found >= self.committed_end, "machine {index} is electable and lacks committed records");
+            let below = bytes_below(&open.log, self.committed_end.min(open.log_end()));
             assert!(
-                open.log_end() >= self.committed_end,
-                "machine {index} is electable and lacks committed records"
-            );
-            let below = bytes_below(&open.log, self.committed_end);
-            assert!(
-                below == self.committed,
+                self.committed.starts_with(&below)
+                    && (below.len() == self.committed.len() || open.log_end() < self.committed_end),
                 "machine {index} is electable and has other records than the committed ones"
             );
         }

@@ -144,6 +144,16 @@ impl Cluster {
         }
     }
 
+    /// Machine 0 leads epoch 0, the others follow.
+    pub(crate) fn leading(machines: usize, durability: Durability) -> Self {
+        let mut cluster = Self::new(7, machines, durability);
+        assert!(cluster.lead(0, |_| true));
+        for index in 1..machines {
+            cluster.follow(index, index as u64);
+        }
+        cluster
+    }
+
     pub(crate) fn now(&self) -> Now {
         Now {
             monotonic: MonotonicTime::from_millis(self.now),

@@ -225,6 +225,23 @@ impl Cluster {
         }
     }
 
+    /// Everybody fetches until nothing moves any more.
+    pub(crate) fn replicate(&mut self) {
+        for _ in 0..12 {
+            for index in 0..self.machines.len() {
+                if matches!(self.machines[index].role, Role::Follower(_)) {
+                    self.round(index);
+                } else {
+                    self.flush(index);
+                    self.tick(index);
+                }
+                self.deliver_all();
+                self.check();
+            }
+            self.pass(20);
+        }
+    }
+
     pub(crate) fn deliver_all(&mut self) {
         while !self.messages.is_empty() {
             self.deliver(0);
