@@ -162,6 +162,22 @@ impl ClusterService for Api {
         admin::decode_register(&caller, &request.into_inner())?;
         Err(leader_svc_needed(&self.host.view()))
     }
+
+    async fn set_replication_throttle(
+        &self,
+        request: Request<v1::SetReplicationThrottleRequest>,
+    ) -> Answer<v1::SetReplicationThrottleResponse> {
+        highwater_wire::throttle::decode_set(&request.into_inner())?;
+        Err(leader_svc_needed(&self.host.view()))
+    }
+
+    async fn clear_replication_throttle(
+        &self,
+        request: Request<v1::ClearReplicationThrottleRequest>,
+    ) -> Answer<v1::ClearReplicationThrottleResponse> {
+        highwater_wire::throttle::decode_clear(&request.into_inner())?;
+        Err(leader_svc_needed(&self.host.view()))
+    }
 }
 
 #[tonic::async_trait]

@@ -376,6 +376,20 @@ impl ClusterService for Inner {
         Err(Status::unimplemented("no test deletes"))
     }
 
+    async fn set_replication_throttle(
+        &self,
+        _request: Request<v1::SetReplicationThrottleRequest>,
+    ) -> Result<Response<v1::SetReplicationThrottleResponse>, Status> {
+        Err(Status::unimplemented("no test throttles"))
+    }
+
+    async fn clear_replication_throttle(
+        &self,
+        _request: Request<v1::ClearReplicationThrottleRequest>,
+    ) -> Result<Response<v1::ClearReplicationThrottleResponse>, Status> {
+        Err(Status::unimplemented("no test throttles"))
+    }
+
     async fn register_agent(
         &self,
         request: Request<v1::RegisterAgentRequest>,

@@ -14,6 +14,7 @@
 //! | [`follower`] | the follower's side: fetch position, what to do with an answer, truncation, back-off |
 //! | [`delayed_fetch`] | when a parked fetch is answered (S27–S32) |
 //! | [`purgatory`] | which parked requests an event concerns |
+//! | [`quota`] | how fast replicas that are catching up may replicate (S66–S70) |
 //!
 //! Deliberately absent: bytes of records (the log checks and stores them), gRPC, tasks.
 
@@ -24,6 +25,7 @@ pub mod fetch;
 pub mod follower;
 pub mod leader;
 pub mod purgatory;
+pub mod quota;
 mod randomness;
 #[cfg(test)]
 mod test_values;

@@ -9,6 +9,7 @@ mod ids;
 mod name;
 mod position;
 mod record;
+mod throttle;
 mod time;
 pub mod units;
 
@@ -21,4 +22,5 @@ pub use record::{
     AdoptedHistory, Durability, Endpoint, IsrMember, LivenessRecord, NodeRecord, PartitionRecord, Program,
     TopicProperties, TopicRecord,
 };
+pub use throttle::{ByteRate, NodeThrottles, Throttle, ThrottleSide, ThrottledReplicas};
 pub use time::{MonotonicTime, WallTime};

@@ -9,8 +9,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Incarnation, LeaderEpoch, NodeId, Offset, PartitionEpoch, PartitionIndex, TopicId, TopicIdPartition,
-    TopicName,
+    Incarnation, LeaderEpoch, NodeId, NodeThrottles, Offset, PartitionEpoch, PartitionIndex, TopicId,
+    TopicIdPartition, TopicName,
 };
 
 mod properties;
@@ -142,7 +142,7 @@ impl fmt::Display for Program {
     }
 }
 
-/// Where a node's programs are reached, and which disk it runs on (design.md 6.3).
+/// Where a node's programs are reached, which disk it runs on (design.md 6.3), and what its replication is throttled to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRecord {
     /// The node.
@@ -157,6 +157,9 @@ pub struct NodeRecord {
     /// The disk identity that a start of the node is writing to its disk.
     #[serde(default)]
     pub disk_next: Option<Incarnation>,
+    /// The throttles of its replication that were set at run time.
+    #[serde(default, skip_serializing_if = "NodeThrottles::is_empty")]
+    pub throttles: NodeThrottles,
     /// The version of this record.
     #[serde(default)]
     pub version: u64,
@@ -166,7 +169,15 @@ impl NodeRecord {
     /// A node that has not registered anything.
     #[must_use]
     pub const fn new(node: NodeId) -> Self {
-        Self { node, leader_svc: None, follower_agent: None, disk_current: None, disk_next: None, version: 0 }
+        Self {
+            node,
+            leader_svc: None,
+            follower_agent: None,
+            disk_current: None,
+            disk_next: None,
+            throttles: NodeThrottles::NONE,
+            version: 0,
+        }
     }
 
     /// Where `program` of this node is reached.

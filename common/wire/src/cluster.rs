@@ -7,14 +7,15 @@ use std::collections::HashMap;
 
 use highwater_proto::v1;
 use highwater_types::{
-    AdoptedHistory, ClusterId, Endpoint, IsrMember, LivenessRecord, NodeId, NodeRecord, PartitionEpoch,
-    PartitionRecord, Program, TopicId, TopicProperties, TopicRecord,
+    AdoptedHistory, ClusterId, Endpoint, IsrMember, LivenessRecord, NodeId, NodeRecord, NodeThrottles,
+    PartitionEpoch, PartitionRecord, Program, Throttle, TopicId, TopicProperties, TopicRecord,
 };
 
 use crate::field::{
     DecodeError, Decoded, decode_partition_index, enumeration, node, offset, optional_epoch,
     optional_incarnation, optional_node, parse, required,
 };
+use crate::throttle::{decode_throttle, encode_throttle};
 
 /// The program on the wire.
 #[must_use]
@@ -50,6 +51,8 @@ pub fn encode_node(record: &NodeRecord) -> v1::Node {
         disk_current: record.disk_current.map(|id| id.to_string()),
         disk_next: record.disk_next.map(|id| id.to_string()),
         version: Some(record.version),
+        leader_throttle: record.throttles.leader.as_ref().map(encode_throttle),
+        follower_throttle: record.throttles.follower.as_ref().map(encode_throttle),
     }
 }
 
@@ -67,8 +70,18 @@ pub fn decode_node(message: &v1::Node) -> Decoded<NodeRecord> {
         follower_agent: endpoint("follower_agent", &message.follower_agent)?,
         disk_current: optional_incarnation("disk_current", message.disk_current.as_deref())?,
         disk_next: optional_incarnation("disk_next", message.disk_next.as_deref())?,
+        throttles: NodeThrottles {
+            leader: throttle("leader_throttle", message.leader_throttle.as_ref())?,
+            follower: throttle("follower_throttle", message.follower_throttle.as_ref())?,
+        },
         version: required("version", message.version)?,
     })
+}
+
+fn throttle(field: &str, message: Option<&v1::ReplicationThrottle>) -> Decoded<Option<Throttle>> {
+    let inside =
+        |error: DecodeError| DecodeError::invalid(format!("{field}.{}", error.path()), error.problem());
+    message.map(|message| decode_throttle(message).map_err(inside)).transpose()
 }
 
 /// A sign of life on the wire.

@@ -66,6 +66,15 @@ fn nodes_and_signs_of_life_survive_the_wire() {
         follower_agent: Some("[::1]:9401".parse().unwrap()),
         disk_current: Incarnation::new(1),
         disk_next: Incarnation::new(2),
+        throttles: NodeThrottles {
+            leader: Some(Throttle {
+                id: u64::MAX,
+                rate: "8MB/s".parse().unwrap(),
+                replicas: "a,b:1".parse().unwrap(),
+                ttl_ms: Some(60_000),
+            }),
+            follower: None,
+        },
         version: 9,
         ..NodeRecord::new(n(0))
     };

@@ -23,6 +23,7 @@ pub mod produce;
 pub mod read_records;
 pub mod status;
 mod text;
+pub mod throttle;
 
 pub use caller::{Caller, Role};
 pub use failure::{Failure, FailureKind, Reached};

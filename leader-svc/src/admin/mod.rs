@@ -1,4 +1,4 @@
-//! ClusterService: describes the cluster, and changes its topics.
+//! ClusterService: describes the cluster, and changes its topics and throttles.
 //!
 //! What must hold: a topic is created by its record, which is written last (design.md 6.9); a write of unknown outcome is
 //! made again with the same ids, so that it cannot create two topics; whatever cannot be done says why with a code.
@@ -8,6 +8,7 @@ mod create;
 mod placement;
 mod register;
 mod replication;
+mod throttle;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,8 @@ use highwater_serving::describe::ClusterDescriber;
 use highwater_serving::registry::resolve_topic;
 use highwater_serving::{PartitionHost as _, Registry, Volume};
 use highwater_types::{ErrorCode, ReplicationError};
+use highwater_wire::cluster::encode_node;
+use highwater_wire::throttle::{decode_clear, decode_set};
 use highwater_wire::{admin, status};
 use tonic::{Request, Response, Status};
 
@@ -108,6 +111,26 @@ impl ClusterService for ClusterApi {
         check_cluster(agent.cluster.as_ref(), &self.volume.cluster_id)?;
         let answer = self.register(agent).await.map_err(|e| status::from_error(&e))?;
         Ok(Response::new(answer))
+    }
+
+    async fn set_replication_throttle(
+        &self,
+        request: Request<v1::SetReplicationThrottleRequest>,
+    ) -> Answer<v1::SetReplicationThrottleResponse> {
+        let set = decode_set(&request.into_inner())?;
+        let records = self.set_throttle(set).await.map_err(|e| status::from_error(&e))?;
+        let nodes = records.iter().map(encode_node).collect();
+        Ok(Response::new(v1::SetReplicationThrottleResponse { nodes }))
+    }
+
+    async fn clear_replication_throttle(
+        &self,
+        request: Request<v1::ClearReplicationThrottleRequest>,
+    ) -> Answer<v1::ClearReplicationThrottleResponse> {
+        let clear = decode_clear(&request.into_inner())?;
+        let records = self.clear_throttle(clear).await.map_err(|e| status::from_error(&e))?;
+        let nodes = records.iter().map(encode_node).collect();
+        Ok(Response::new(v1::ClearReplicationThrottleResponse { nodes }))
     }
 }
 
