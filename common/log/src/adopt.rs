@@ -4,15 +4,19 @@
 //! - The source is only read. Every batch of it is checked before anything is copied.
 //! - A bad batch with a valid one after it is damage, and refused: a bare directory has no recovery point to trust. A torn
 //!   tail is left out of the copy.
+//! - The copy's segments touch as ours do (`vouched.rs`): where compaction left a gap between two, the later one is named by
+//!   the end of the earlier one, and where it left one at the end, a batch without records fills it (FX2), because those offsets
+//!   were given out. The batches themselves are copied byte for byte.
 //! - Indexes are made from the batches: those of a live broker are preallocated and may hold stale entries.
 //! - The copy appears under its name only when it is whole and flushed; a half-made one is thrown away by the next attempt.
 //!
 //! Snapshots of producer state and indexes of transactions are not needed: what they say is in the batches.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use highwater_records::{BatchError, BatchHeader};
+use highwater_records::{BatchBuilder, BatchError, BatchHeader, Compression};
 use highwater_types::{Incarnation, LeaderEpoch, Offset, TopicId, TopicName, TopicPartition};
 
 use crate::checkpoint::{
@@ -23,6 +27,7 @@ use crate::epoch_runs::{self, EpochRun};
 use crate::segment::Segment;
 use crate::segments::SegmentRef;
 use crate::storage::{Access, Storage, StorageFile, StorageResult};
+use crate::vouched::is_too_wide;
 use crate::{BadBytes, HighWatermark, OpenError, ReadOnlyLog, Scanned, names, side_file};
 
 /// What a copy is called until it is whole.
@@ -138,19 +143,59 @@ pub fn adopt_partition<S: Storage>(
     Ok(adopted)
 }
 
+/// Batches of one segment of the source that become a segment of the copy.
+struct Piece {
+    /// The base of the source's segment.
+    source: Offset,
+    /// Where the batches stand in it, in bytes.
+    bytes: Range<u64>,
+    /// The base of the copy's segment.
+    base: Offset,
+    /// The offset after the last batch.
+    end: Offset,
+}
+
 /// The good part of a source.
 struct Checked {
-    /// Base and good length of each segment.
-    segments: Vec<(Offset, u64)>,
+    pieces: Vec<Piece>,
     runs: Vec<EpochRun>,
+    /// Where the log begins, by the names of its segments.
+    start: Offset,
+    /// Where it ends, by its batches and the names of its segments.
     end: Offset,
     torn_bytes: u64,
 }
 
+impl Checked {
+    /// Where the batches end.
+    fn batch_end(&self) -> Offset {
+        self.pieces.last().map_or(self.start, |piece| piece.end)
+    }
+
+    /// Takes the next good batch, as a log of ours would roll: the segment goes on as long as it can hold the batches of one
+    /// segment of the source, and the next one begins where it ends, unless no segment can hold the gap before the batch.
+    fn take(&mut self, source: Offset, position: u64, header: &BatchHeader) {
+        epoch_runs::note(&mut self.runs, header);
+        let touching = self.batch_end();
+        let end = header.next_offset();
+        self.end = end;
+        let bytes = position..position.saturating_add(header.size() as u64);
+        match self.pieces.last_mut() {
+            Some(piece) if piece.source == source && !is_too_wide(piece.base, end) => {
+                (piece.bytes.end, piece.end) = (bytes.end, end);
+            }
+            Some(_) | None => {
+                let base = if is_too_wide(touching, end) { header.base_offset() } else { touching };
+                self.pieces.push(Piece { source, bytes, base, end });
+            }
+        }
+    }
+}
+
 fn check_source<S: Storage>(source: &ReadOnlyLog<S>) -> Result<Checked, OpenError> {
     let segments = &source.files().segments;
-    let end = segments.first().map_or(Offset::ZERO, |first| first.base);
-    let mut checked = Checked { segments: Vec::new(), runs: Vec::new(), end, torn_bytes: 0 };
+    let start = segments.first().map_or(Offset::ZERO, |first| first.base);
+    let mut checked = Checked { pieces: Vec::new(), runs: Vec::new(), start, end: start, torn_bytes: 0 };
     for (at, segment) in segments.iter().enumerate() {
         checked.end = checked.end.max(segment.base);
         let Some(bad) = check_segment(source, segment.base, &mut checked)? else { continue };
@@ -188,8 +233,7 @@ fn check_segment<S: Storage>(
         let (position, reason) = match scanned {
             Scanned::Batch { position, batch } => match (bad.as_mut(), misplaced(checked, &batch)) {
                 (None, None) => {
-                    epoch_runs::note(&mut checked.runs, &batch);
-                    checked.end = batch.next_offset();
+                    checked.take(base, position, &batch);
                     continue;
                 }
                 (None, Some(reason)) => (position, reason),
@@ -206,7 +250,6 @@ fn check_segment<S: Storage>(
         let bytes = len.saturating_sub(position);
         bad.get_or_insert(BadEnd { position, bytes, reason, is_followed: false });
     }
-    checked.segments.push((base, bad.as_ref().map_or(len, |bad| bad.position)));
     Ok(bad)
 }
 
@@ -243,15 +286,23 @@ fn copy_partition<S: Storage>(
     options: &AdoptOptions,
 ) -> Result<Adopted, OpenError> {
     let dir: Arc<Path> = to.into();
-    let first_base = checked.segments.first().map_or(Offset::ZERO, |first| first.0);
+    // Without a batch there is nothing before the end.
+    let first_base = checked.pieces.first().map_or(checked.end, |first| first.base);
     let known = kafka.log_starts.offsets.get(&source.partition).copied();
     let log_start = known.unwrap_or(first_base).clamp(first_base, checked.end);
-    let mut segments = Vec::new();
-    let mut bytes = 0;
-    for (base, len) in checked.segments.iter().copied() {
-        let from = storage.open(&names::log_file(&source.directory, base), Access::ReadOnly)?;
-        let segment = Arc::new(Segment::create(storage, &dir, base)?);
-        bytes += side_file::copy(&from, 0..len, segment.file(), 0)?;
+    let (mut segments, mut bytes) = (Vec::new(), 0);
+    for (at, piece) in checked.pieces.iter().enumerate() {
+        let next = checked.pieces.get(at + 1);
+        if next.is_some_and(|next| next.base <= log_start) {
+            continue;
+        }
+        let from = storage.open(&names::log_file(&source.directory, piece.source), Access::ReadOnly)?;
+        let segment = Arc::new(Segment::create(storage, &dir, piece.base)?);
+        let mut len = side_file::copy(&from, piece.bytes.clone(), segment.file(), 0)?;
+        bytes += len;
+        if next.is_none() {
+            len = fill_gap_at_end(checked, &segment, len)?;
+        }
         segment.file().sync_all()?;
         segment.pin_indexes(segment.indexes_from_log(len, &[], options.index_interval_bytes)?);
         segment.write_indexes(true)?;
@@ -279,6 +330,27 @@ fn copy_partition<S: Storage>(
     })?;
     let (log_end, torn_bytes) = (checked.end, checked.torn_bytes);
     Ok(Adopted { log_start, log_end, high_watermark, highest_epoch, bytes, torn_bytes, left_out: Vec::new() })
+}
+
+/// Compaction may have removed the last offsets that were given out: a batch without records keeps them from being given out
+/// again, and lets followers reach the end. Returns the segment's length with it.
+fn fill_gap_at_end<S: Storage>(checked: &Checked, last: &Segment<S>, len: u64) -> Result<u64, OpenError> {
+    let (from, epoch) = (checked.batch_end(), checked.runs.last().map(|run| run.epoch));
+    if from == checked.end {
+        return Ok(len);
+    }
+    let refused =
+        |why: String| OpenError::Refused(format!("offsets {from} to {} hold no batch: {why}", checked.end));
+    if is_too_wide(last.base(), checked.end) {
+        return Err(refused("the gap is too wide for a segment".to_owned()));
+    }
+    let mut filling = BatchBuilder::new(Compression::None).base_offset(from);
+    if let Some(epoch) = epoch {
+        filling = filling.leader_epoch(epoch);
+    }
+    let filling = filling.build_empty(checked.end).map_err(|error| refused(error.to_string()))?;
+    last.file().write_all_at(&filling, len)?;
+    Ok(len.saturating_add(filling.len() as u64))
 }
 
 #[cfg(test)]

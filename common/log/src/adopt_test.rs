@@ -116,6 +116,12 @@ fn damage_before_another_segment_is_refused<D: TestDisk>() {
     assert!(matches!(adopt(&disk, &source, &KafkaCheckpoints::default()), Err(OpenError::Damaged { .. })));
 }
 
+/// The bases of the copy's segments.
+fn bases<D: TestDisk>(disk: &D) -> Vec<i64> {
+    let names = names_in(&disk.storage(), &disk.data_dir().join("orders-0"));
+    names.iter().filter_map(|name| name.strip_suffix(".log")).map(|base| base.parse().unwrap()).collect()
+}
+
 fn gaps_of_compaction_are_adopted<D: TestDisk>() {
     let disk = D::new();
     let sent = [stamped(3, 0, 0), stamped(1, 50, 0), stamped(2, 100, 1)];
@@ -125,14 +131,74 @@ fn gaps_of_compaction_are_adopted<D: TestDisk>() {
     );
     let adopted = adopt(&disk, &source, &KafkaCheckpoints::default()).unwrap();
     assert_eq!((adopted.log_end, adopted.highest_epoch), (o(102), Some(e(1))));
+    assert_eq!(bases(&disk), [0, 51], "segments touch");
     let log = adopted_log(&disk);
     assert_eq!(read_all(&log, o(0)), concat(&sent));
     crate::log::fixture_test::kill(log);
-    assert_eq!(
-        open(&disk, LogConfig::default()).0.log_end(),
-        o(102),
-        "nor does a restart take them for damage"
-    );
+    let (log, report) = open(&disk, LogConfig::default());
+    assert_eq!((log.log_end(), report.damage), (o(102), vec![]), "nor does a restart take them for damage");
+}
+
+fn a_gap_at_the_end_is_filled_without_a_record<D: TestDisk>() {
+    let disk = D::new();
+    let last = stamped(3, 0, 4).to_vec();
+    let source = kafka_dir(&disk, &[(LOG_0, last.clone()), ("00000000000000000009.log", vec![])]);
+    let adopted = adopt(&disk, &source, &known(0, 9)).unwrap();
+    assert_eq!((adopted.log_end, adopted.high_watermark), (o(9), o(9)), "no offset is given out again");
+    let log = adopted_log(&disk);
+    let held = read_all(&log, o(0));
+    assert_eq!(held[..last.len()], last);
+    let filling = highwater_records::batches(&held[last.len()..]).next().unwrap().unwrap();
+    assert_eq!((filling.base_offset(), filling.next_offset(), filling.record_count()), (o(3), o(9), 0));
+    assert!(filling.crc_ok() && filling.leader_epoch() == Some(e(4)));
+    assert_eq!(adopted.bytes, last.len() as u64, "the source's bytes");
+}
+
+fn a_gap_that_no_segment_can_hold_stays_one<D: TestDisk>() {
+    const FAR: i64 = 3_000_000_000;
+    let disk = D::new();
+    let sent = [stamped(3, 0, 0), stamped(2, FAR, 0), stamped(2, FAR + 100, 0)];
+    let later = concat(&sent[1..]).to_vec();
+    let source = kafka_dir(&disk, &[(LOG_0, sent[0].to_vec()), ("00000000002999999000.log", later)]);
+    assert_eq!(adopt(&disk, &source, &KafkaCheckpoints::default()).unwrap().log_end, o(FAR + 102));
+    assert_eq!(bases(&disk), [0, FAR]);
+    let log = adopted_log(&disk);
+    assert_eq!((read_all(&log, o(0)), log.damage()), (concat(&sent).to_vec(), vec![]));
+}
+
+fn a_segment_of_the_source_that_touching_makes_too_wide_is_parted<D: TestDisk>() {
+    const BASE: i64 = 2_000_000_000;
+    let disk = D::new();
+    // Kafka's second segment holds offsets up to 4,000,000,000; from offset 3 on none does.
+    let sent = [stamped(3, 0, 0), stamped(2, BASE, 0), stamped(2, 2 * BASE, 0)];
+    let later = concat(&sent[1..]).to_vec();
+    let source = kafka_dir(&disk, &[(LOG_0, sent[0].to_vec()), ("00000000002000000000.log", later)]);
+    adopt(&disk, &source, &KafkaCheckpoints::default()).unwrap();
+    assert_eq!(bases(&disk), [0, 3, BASE + 2]);
+    let log = adopted_log(&disk);
+    assert_eq!((read_all(&log, o(0)), log.damage()), (concat(&sent).to_vec(), vec![]));
+}
+
+fn what_lies_below_the_log_start_is_not_copied<D: TestDisk>() {
+    let disk = D::new();
+    let sent = [stamped(3, 0, 0), stamped(2, 10, 0)];
+    let source =
+        kafka_dir(&disk, &[(LOG_0, sent[0].to_vec()), ("00000000000000000010.log", sent[1].to_vec())]);
+    let adopted = adopt(&disk, &source, &known(5, 12)).unwrap();
+    assert_eq!((adopted.log_start, bases(&disk)), (o(5), vec![3]));
+    assert_eq!(read_all(&adopted_log(&disk), o(5)), sent[1]);
+}
+
+fn a_segment_that_goes_missing_after_adoption_is_damage<D: TestDisk>() {
+    let disk = D::new();
+    let logs = [(LOG_0, 0), ("00000000000000000020.log", 20), ("00000000000000000040.log", 40)];
+    let source = kafka_dir(&disk, &logs.map(|(name, base)| (name, stamped(3, base, 0).to_vec())));
+    adopt(&disk, &source, &KafkaCheckpoints::default()).unwrap();
+    assert_eq!(bases(&disk), [0, 3, 23]);
+    disk.storage().remove_file(&disk.data_dir().join("orders-0/00000000000000000003.log")).unwrap();
+    let (log, report) = open(&disk, LogConfig::default());
+    let lost: Vec<_> = report.damage.iter().map(|damage| (damage.range.start, damage.range.end)).collect();
+    assert_eq!((lost, log.log_end()), (vec![(o(3), o(23))], o(43)));
 }
 
 fn an_empty_partition_begins_at_its_log_start<D: TestDisk>() {
@@ -169,6 +235,11 @@ crate::log::fixture_test::on_both_disks!(
     damage_is_refused_with_its_place,
     damage_before_another_segment_is_refused,
     gaps_of_compaction_are_adopted,
+    a_gap_at_the_end_is_filled_without_a_record,
+    a_gap_that_no_segment_can_hold_stays_one,
+    a_segment_of_the_source_that_touching_makes_too_wide_is_parted,
+    what_lies_below_the_log_start_is_not_copied,
+    a_segment_that_goes_missing_after_adoption_is_damage,
     an_empty_partition_begins_at_its_log_start,
     old_message_formats_are_refused,
     a_half_made_copy_is_thrown_away,

@@ -24,6 +24,7 @@ mod segment;
 mod segments;
 mod side_file;
 pub mod storage;
+mod vouched;
 mod walk;
 
 pub use adopt::{AdoptOptions, Adoptable, Adopted, adopt_partition, list_adoptable};
@@ -51,3 +52,4 @@ pub use report::{Damage, HighWatermark, IndexKind, OpenReport, Renewal, Repair};
 pub use storage::{
     Access, DirEntry, OsFile, OsStorage, Storage, StorageError, StorageFile, StorageOperation, StorageResult,
 };
+pub use vouched::{Missing, Vouched};

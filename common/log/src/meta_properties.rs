@@ -110,14 +110,19 @@ impl MetaProperties {
             let expected = self.cluster_id.clone();
             return Err(MetaPropertiesError::OtherCluster { path, found: found.cluster_id, expected });
         }
-        if found.node_id != self.node_id {
-            return Err(MetaPropertiesError::OtherNode {
-                path,
-                found: found.node_id,
-                expected: self.node_id,
-            });
+        found.check_node(data_dir, self.node_id)
+    }
+
+    /// Compares the node of the file that was read in `data_dir`: what can be known before the cluster is.
+    ///
+    /// # Errors
+    /// [`MetaPropertiesError::OtherNode`].
+    pub fn check_node(&self, data_dir: &Path, expected: NodeId) -> Result<(), MetaPropertiesError> {
+        if self.node_id == expected {
+            return Ok(());
         }
-        Ok(())
+        let path = data_dir.join(META_PROPERTIES_FILE);
+        Err(MetaPropertiesError::OtherNode { path, found: self.node_id, expected })
     }
 }
 

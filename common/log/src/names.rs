@@ -23,7 +23,8 @@ pub(crate) enum FileKind {
 /// What a file is that stands beside a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OtherKind {
-    /// Left by us: bytes that a cut kept (`%020d.cut`), or a checkpoint whose replacement was interrupted (`.tmp`).
+    /// Left by us: bytes that a cut kept (`%020d.cut`), or a file whose writing was interrupted (`.tmp`): a checkpoint, or a
+    /// segment that was being repaired.
     LeftOver,
     /// Left by Kafka's cleaner, or by its deletion of segments.
     KafkaLeftOver,
@@ -57,6 +58,7 @@ pub(crate) fn file_kind(name: &str) -> FileKind {
         (Some(base), LOG) => FileKind::Log(base),
         (Some(base), OFFSET_INDEX) => FileKind::Index(base, IndexKind::Offset),
         (Some(base), TIME_INDEX) => FileKind::Index(base, IndexKind::Time),
+        (Some(_), "log.tmp") => FileKind::Other(OtherKind::LeftOver),
         (Some(_), cut) if cut == CUT || cut.starts_with("cut.") => FileKind::Other(OtherKind::LeftOver),
         (Some(_), "snapshot" | "txnindex") => FileKind::Other(OtherKind::KafkaState),
         _ if [".deleted", ".cleaned", ".swap"].iter().any(|suffix| name.ends_with(suffix)) => {
@@ -113,6 +115,7 @@ mod tests {
             ("partition.metadata", FileKind::Checkpoint),
             ("checkpoint", FileKind::Checkpoint),
             ("checkpoint.tmp", FileKind::Other(OtherKind::LeftOver)),
+            ("00000000000000170210.log.tmp", FileKind::Other(OtherKind::LeftOver)),
             ("00000000000000170210.cut", FileKind::Other(OtherKind::LeftOver)),
             ("00000000000000170210.cut.3", FileKind::Other(OtherKind::LeftOver)),
             ("00000000000000170210.snapshot", FileKind::Other(OtherKind::KafkaState)),

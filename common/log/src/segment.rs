@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use highwater_types::{Offset, WallTime};
 use parking_lot::RwLock;
 
-use crate::index::{IndexedBatch, OffsetIndex, SegmentIndexes, TimeIndex};
+use crate::index::{IndexedBatch, OFFSET_ENTRY_BYTES, OffsetIndex, SegmentIndexes, TimeIndex};
 use crate::storage::{Access, Storage, StorageFile, StorageResult};
 use crate::walk::{BadBatch, Check, Walk, Walked};
 use crate::{IndexKind, names};
@@ -170,6 +170,33 @@ impl<S: Storage> Segment<S> {
             }
         }
         find(Walk::new(&self.file, Check::Header, 0, len).over(holes), offset, None)
+    }
+
+    /// Where the last batch of a closed segment of `len` bytes ends, by the headers from the last entry of its index file on;
+    /// `None` when they are not in order.
+    pub(crate) fn last_end(&self, len: u64) -> StorageResult<Option<Offset>> {
+        let Some(from) = self.last_indexed(len)? else { return Ok(None) };
+        let mut walk = Walk::new(&self.file, Check::Header, from, len);
+        let mut end = None;
+        while let Some(batch) = walk.next()? {
+            let Ok(batch) = batch else { return Ok(None) };
+            end = Some(batch.header.next_offset());
+        }
+        Ok(end)
+    }
+
+    /// Where the last indexed batch begins, by the file; 0 without an entry, `None` when the entry is of no use.
+    fn last_indexed(&self, len: u64) -> StorageResult<Option<u64>> {
+        let file = match self.storage.open(&names::offset_index_file(&self.dir, self.base), Access::ReadOnly)
+        {
+            Err(e) if e.is_not_found() => return Ok(None),
+            opened => opened?,
+        };
+        let Some(at) = file.len()?.checked_sub(OFFSET_ENTRY_BYTES as u64) else { return Ok(Some(0)) };
+        let mut entry = [0; OFFSET_ENTRY_BYTES];
+        let filled = file.read_up_to(&mut entry, at)?;
+        let decoded = OffsetIndex::decode(entry.get(..filled).unwrap_or_default(), len).ok();
+        Ok(decoded.and_then(|index| index.last()).map(|entry| u64::from(entry.position)))
     }
 
     /// Looks into the indexes; reads them when they are not in memory, and makes them from the log when the files are of no

@@ -141,6 +141,14 @@ impl<S: Storage> View<S> {
         Self { closed: Arc::new(segments), active, closed_bytes, ..self.clone() }
     }
 
+    /// The same with one segment more, which takes its place among the closed ones.
+    pub(crate) fn with_segment(&self, segment: SegmentRef<S>) -> Self {
+        debug_assert!(segment.base() < self.active.base(), "only the writer begins a new active segment");
+        let mut segments: Vec<_> = self.segments().cloned().collect();
+        segments.insert(segments.partition_point(|s| s.base() < segment.base()), segment);
+        self.with_segments(segments)
+    }
+
     pub(crate) fn check(&self) {
         assert!(self.log_start <= self.log_end, "log start {} ≤ log end {}", self.log_start, self.log_end);
         assert!(self.flushed <= self.log_end, "flushed {} ≤ log end {}", self.flushed, self.log_end);

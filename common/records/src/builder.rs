@@ -161,6 +161,21 @@ impl BatchBuilder {
             return Err(BuildError::Empty);
         }
         let payload = self.compression.compress(&self.records)?;
+        self.assemble(self.count.saturating_sub(1), &payload)
+    }
+
+    /// Builds a batch without records that holds the offsets from the base up to `next`, as compaction leaves it (FX2).
+    ///
+    /// # Errors
+    /// [`BuildError::TooLarge`] where no batch holds so many offsets.
+    pub fn build_empty(self, next: Offset) -> Result<BytesMut, BuildError> {
+        debug_assert!(self.count == 0 && next > self.base_offset, "offsets, but no records");
+        let last_delta = i32::try_from(next.since(self.base_offset.next()));
+        let last_delta = last_delta.map_err(|_| BuildError::TooLarge { what: "the batch's range" })?;
+        self.assemble(last_delta, &[])
+    }
+
+    fn assemble(&self, last_delta: i32, payload: &[u8]) -> Result<BytesMut, BuildError> {
         let counted = HEADER_BYTES.saturating_sub(LENGTH_EXCLUDES).saturating_add(payload.len());
         let batch_length = i32::try_from(counted).map_err(|_| BuildError::TooLarge { what: "the batch" })?;
 
@@ -172,14 +187,14 @@ impl BatchBuilder {
         batch.put_u32(0);
         debug_assert_eq!(batch.len(), CRC_COVERS_FROM, "the CRC covers what follows it");
         batch.put_i16(Attributes::of(self.compression, self.transactional, self.control).raw());
-        batch.put_i32(self.count.saturating_sub(1));
+        batch.put_i32(last_delta);
         batch.put_i64(self.base_timestamp);
         batch.put_i64(self.max_timestamp.as_millis());
         batch.put_i64(self.producer.id);
         batch.put_i16(self.producer.epoch);
         batch.put_i32(self.producer.base_sequence);
         batch.put_i32(self.count);
-        batch.put_slice(&payload);
+        batch.put_slice(payload);
 
         let (head, covered) = batch.split_at_mut(CRC_COVERS_FROM);
         if let Some(crc) = head.last_chunk_mut() {

@@ -1,6 +1,7 @@
 //! Living with damage (design.md 2): lost ranges are reported and answered as such, and become whole again by repair or by
 //! replication; a leader that stands alone passes over a lost tail.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,12 +11,13 @@ use highwater_types::Offset;
 use super::Log;
 use crate::segment::Segment;
 use crate::segments::{DamagedBytes, SegmentRef, View};
-use crate::{AppendError, LogError, OffsetRange, Storage, StorageFile, StorageResult};
+use crate::vouched::is_too_wide;
+use crate::{Access, AppendError, LogError, OffsetRange, Storage, StorageFile, StorageResult, names};
 
 impl<S: Storage> Log<S> {
     /// Puts batches that were read from the leader (below the high watermark, their epochs checked by the caller) in the place
-    /// of a damaged range. They must be exactly what is missing: the range's offsets, in as many bytes as the damage takes up.
-    /// A lost tail is not repaired but appended again; a range whose bytes are gone cannot be repaired in place.
+    /// of a damaged range. They must be exactly what is missing: the range's offsets, and where the damage takes up bytes, as
+    /// many. A range whose segments are gone gets a segment of its own. A lost tail is not repaired but appended again.
     ///
     /// # Errors
     /// [`AppendError::Batch`] and [`AppendError::NotContiguous`] when the batches do not fit; else what the disk says. The
@@ -24,27 +26,62 @@ impl<S: Storage> Log<S> {
         let _writer = self.writer.lock();
         self.usable()?;
         let view = self.view.load_full();
-        let damaged = view.damage.iter().find(|d| d.damage.range == range && !d.damage.at_end);
-        let Some((segment, bytes)) = damaged.and_then(|d| d.bytes.clone()) else {
+        let Some(damaged) = view.damage.iter().find(|d| d.damage.range == range && !d.damage.at_end) else {
             return Err(AppendError::NotContiguous { expected: view.log_end, found: range.start });
         };
         let end = check_repair(range, records)?;
-        let room = bytes.end.saturating_sub(bytes.start);
-        if end != range.end || records.len() as u64 != room {
+        if end != range.end {
             return Err(AppendError::NotContiguous { expected: range.end, found: end });
         }
-        let Some(entry) = view.segments().find(|s| s.base() == segment) else {
-            return Err(AppendError::NotContiguous { expected: view.log_end, found: range.start });
-        };
-        // Readers step over these bytes until the range is published as whole.
-        entry.segment.file().write_all_at(records, bytes.start)?;
-        entry.segment.file().sync_data()?;
         let left: Vec<_> = view.damage.iter().filter(|d| d.damage.range != range).cloned().collect();
-        self.publish_damage(left)?;
+        match &damaged.bytes {
+            Some((segment, bytes)) => {
+                overwrite(&view, *segment, bytes, records)?;
+                self.publish_damage(left)?;
+            }
+            None => {
+                let segment = self.refill(&view, range, records)?;
+                self.publish(|view| view.with_segment(segment));
+                self.publish_damage(left)?;
+            }
+        }
         assert!(self.view.load().damage_at(range.start).is_none(), "the range is whole");
         assert_eq!(self.log_end(), view.log_end, "a repair moves no end");
         tracing::info!(partition = %self.partition, %range, "repaired");
         Ok(())
+    }
+
+    /// Makes a segment of the records of a range that no segment holds. It gets its name when it is whole and flushed; until the
+    /// damage is noted as repaired, it is checked whenever the log is opened.
+    fn refill(
+        &self,
+        view: &View<S>,
+        range: OffsetRange,
+        records: &Bytes,
+    ) -> Result<SegmentRef<S>, AppendError> {
+        let refused = AppendError::NotContiguous { expected: view.log_end, found: range.start };
+        if view.next_base(range.start) != Some(range.end) || is_too_wide(range.start, range.end) {
+            return Err(refused);
+        }
+        if let Some(before) = view.segments_from(range.start).next().filter(|s| s.base() <= range.start)
+            && !matches!(before.segment.locate(before.len, range.start, &view.holes(before.base())), Ok(None))
+        {
+            return Err(refused);
+        }
+        let path = names::log_file(&self.dir, range.start);
+        if self.storage.exists(&path)? {
+            return Err(refused);
+        }
+        self.storage.write_atomically(&path, records)?;
+        let segment = Segment::open(&self.storage, &self.dir, range.start, Access::ReadWrite)?;
+        segment.set_last_written(view.active.segment.last_written());
+        let len = records.len() as u64;
+        segment.pin_indexes(segment.indexes_from_log(len, &[], self.config.load().index_interval_bytes)?);
+        segment.write_indexes(true)?;
+        segment.unpin_indexes();
+        segment.unload_indexes();
+        self.storage.sync_dir(&self.dir)?;
+        Ok(SegmentRef { segment: Arc::new(segment), len })
     }
 
     /// For a leader that is alone in the in-sync set (design.md 6.3): raises the log end over a lost tail, so that the offsets
@@ -122,6 +159,22 @@ impl<S: Storage> Log<S> {
         self.publish(|view| View { damage: Arc::new(damage), ..view.clone() });
         self.store_lost_ranges(&ranges)
     }
+}
+
+/// Writes over damaged bytes, which readers step over until the range is published as whole.
+fn overwrite<S: Storage>(
+    view: &View<S>,
+    segment: Offset,
+    bytes: &Range<u64>,
+    records: &Bytes,
+) -> Result<(), AppendError> {
+    let room = bytes.end.saturating_sub(bytes.start);
+    let entry = view.segments().find(|s| s.base() == segment).filter(|_| records.len() as u64 == room);
+    let Some(entry) = entry else {
+        return Err(AppendError::NotContiguous { expected: view.log_end, found: segment });
+    };
+    entry.segment.file().write_all_at(records, bytes.start)?;
+    Ok(entry.segment.file().sync_data()?)
 }
 
 /// Checks that the batches cover the range; returns where they end.

@@ -17,6 +17,11 @@ on_both_disks!(
     a_sole_replica_keeps_its_incarnation_on_damage,
     a_garbled_header_below_the_high_watermark_is_damage,
     a_missing_first_segment_is_damage,
+    no_offset_is_ever_skipped_whichever_segments_are_missing,
+    a_missing_segment_above_what_was_flushed_ends_the_log,
+    a_closed_segment_that_is_cut_short_or_empty_is_damage,
+    missing_segments_are_made_again_by_repair,
+    a_repair_of_missing_segments_must_fit,
 );
 
 fn damage_below_the_high_watermark_is_never_cut<D: TestDisk>() {
@@ -171,4 +176,163 @@ fn a_missing_first_segment_is_damage<D: TestDisk>() {
     assert!(matches!(log.read(o(0), all()), Err(ReadError::Damaged { .. })));
     assert_eq!(report.renewal, Some(Renewal::Damage));
     assert!(report.repairs.iter().any(|r| !matches!(r, Repair::IndexRebuilt { kind: IndexKind::Time, .. })));
+}
+
+const SEGMENTS: [i64; 6] = [0, 12, 24, 36, 48, 60];
+
+/// A log of segments that begin as [`SEGMENTS`] says, each with six batches of two records but the last one with three, all
+/// committed.
+fn segmented<D: TestDisk>(disk: &D) -> (crate::Log<D::Storage>, Vec<u8>) {
+    let (log, _) = open(disk, LogConfig { segment_bytes: 6 * 120, ..small_config() });
+    lead(&log, 0, 33, 2);
+    log.flush().unwrap();
+    log.write_checkpoint(hw(66, 0), log.positions().generation).unwrap();
+    let bases: Vec<_> = files(&log, &disk.storage()).iter().filter_map(|name| base(name)).collect();
+    assert_eq!(bases, SEGMENTS);
+    let bytes = read_all(&log, o(0));
+    (log, bytes)
+}
+
+fn base(name: &str) -> Option<i64> {
+    name.strip_suffix(".log").map(|base| base.parse().unwrap())
+}
+
+fn remove_segment<D: TestDisk>(disk: &D, base: i64, with_indexes: bool) {
+    for extension in ["log", "index", "timeindex"].into_iter().take(if with_indexes { 3 } else { 1 }) {
+        disk.storage().remove_file(&file(disk, &format!("{base:020}.{extension}"))).unwrap();
+    }
+}
+
+/// Every offset that was committed is read as it was, or answered as damaged; returns the damaged ones.
+fn read_or_damaged<S: Storage>(log: &crate::Log<S>, bytes: &[u8]) -> Vec<i64> {
+    let mut damaged = Vec::new();
+    for offset in 0..66 {
+        // Where the log ends before what was committed, a lost tail says so.
+        if o(offset) >= log.log_end() {
+            let tail = log.damage().into_iter().find(|damage| damage.at_end).expect("a lost tail");
+            assert!(tail.range.contains(o(offset)));
+            damaged.push(offset);
+            continue;
+        }
+        match log.read(o(offset), all()) {
+            Ok(read) => {
+                let at = usize::try_from(offset / 2).unwrap() * batch_bytes();
+                assert_eq!(
+                    (read.first, &read.records[..]),
+                    (o(offset / 2 * 2), &bytes[at..at + read.records.len()])
+                );
+            }
+            Err(ReadError::Damaged { range, .. }) if range.contains(o(offset)) => damaged.push(offset),
+            Err(other) => panic!("offset {offset}: {other}"),
+        }
+    }
+    damaged
+}
+
+fn no_offset_is_ever_skipped_whichever_segments_are_missing<D: TestDisk>() {
+    for missing in 1_u32..1 << SEGMENTS.len() {
+        let is_missing = |at: usize| missing & (1 << at) != 0;
+        let disk = D::new();
+        let (log, bytes) = segmented(&disk);
+        match missing % 2 {
+            0 => log.close_clean(hw(66, 0)).unwrap(),
+            _ => kill(log),
+        }
+        for (_, base) in SEGMENTS.into_iter().enumerate().filter(|(at, _)| is_missing(*at)) {
+            remove_segment(&disk, base, base % 24 != 0);
+        }
+        let (log, report) = reopen(&disk);
+        let lost: Vec<i64> =
+            (0..66).filter(|offset| is_missing(usize::try_from(offset / 12).unwrap())).collect();
+        assert_eq!(read_or_damaged(&log, &bytes), lost, "missing {missing:b}: {report:?}");
+        assert_eq!((report.renewal, report.incarnation), (Some(Renewal::Damage), inc(200)));
+        kill(log);
+        let (log, report) =
+            try_open(&disk, OpenOptions { new_incarnation: inc(300), ..options(small_config()) }).unwrap();
+        assert_eq!(read_or_damaged(&log, &bytes), lost, "missing {missing:b}, again: {report:?}");
+        assert_eq!((report.renewal, report.incarnation), (None, inc(200)), "known, so not new");
+    }
+}
+
+fn a_missing_segment_above_what_was_flushed_ends_the_log<D: TestDisk>() {
+    let disk = D::new();
+    let (log, _) = open(&disk, LogConfig { segment_bytes: 6 * 120, ..small_config() });
+    lead(&log, 0, 18, 2);
+    log.flush().unwrap();
+    log.write_checkpoint(hw(36, 0), 0).unwrap();
+    lead(&log, 0, 15, 2);
+    kill(log);
+    remove_segment(&disk, 36, true);
+    let (log, report) = reopen(&disk);
+    assert_eq!((log.log_end(), report.damage, report.renewal), (o(36), vec![], None));
+    assert!(matches!(report.repairs.as_slice(), [.., Repair::TailCut { .. }]), "{:?}", report.repairs);
+    lead(&log, 1, 1, 2);
+    assert_eq!(log.read(o(36), all()).unwrap().next, o(38));
+}
+
+fn a_closed_segment_that_is_cut_short_or_empty_is_damage<D: TestDisk>() {
+    for (batches, spare) in [(4, 0), (4, 50), (0, 0), (0, 50)] {
+        for clean in [true, false] {
+            let disk = D::new();
+            let (log, bytes) = segmented(&disk);
+            match clean {
+                true => log.close_clean(hw(66, 0)).unwrap(),
+                false => kill(log),
+            }
+            edit(&disk, "00000000000000000024.log", |log| log.truncate(batches * batch_bytes() + spare));
+            let (log, report) = reopen(&disk);
+            let first = 24 + 2 * i64::try_from(batches).unwrap();
+            let expected: Vec<i64> = (first..36).collect();
+            assert_eq!(
+                read_or_damaged(&log, &bytes),
+                expected,
+                "{batches} batches, {spare} bytes: {report:?}"
+            );
+            assert_eq!(report.renewal, Some(Renewal::Damage));
+        }
+    }
+}
+
+fn missing_segments_are_made_again_by_repair<D: TestDisk>() {
+    let disk = D::new();
+    let (log, bytes) = segmented(&disk);
+    log.close_clean(hw(66, 0)).unwrap();
+    for base in [0, 24, 36] {
+        remove_segment(&disk, base, true);
+    }
+    let (log, report) = reopen(&disk);
+    let ranges: Vec<_> = report.damage.iter().map(|damage| damage.range).collect();
+    assert_eq!(ranges, [crate::OffsetRange::new(o(0), o(12)), crate::OffsetRange::new(o(24), o(48))]);
+    for range in ranges {
+        let [start, end] =
+            [range.start, range.end].map(|at| usize::try_from(at.get() / 2).unwrap() * batch_bytes());
+        log.repair(range, &bytes::Bytes::copy_from_slice(&bytes[start..end])).unwrap();
+    }
+    assert_eq!((read_all(&log, o(0)), log.damage()), (bytes.clone(), vec![]));
+    kill(log);
+    let (log, report) = reopen(&disk);
+    assert_eq!((read_all(&log, o(0)), report.damage, report.renewal), (bytes, vec![], None));
+    assert_eq!(report.repairs, [], "the new segments have their indexes");
+}
+
+fn a_repair_of_missing_segments_must_fit<D: TestDisk>() {
+    let disk = D::new();
+    let (log, bytes) = segmented(&disk);
+    log.close_clean(hw(66, 0)).unwrap();
+    remove_segment(&disk, 24, true);
+    let (log, report) = reopen(&disk);
+    let range = report.damage[0].range;
+    let piece = |from: usize, to: usize| {
+        bytes::Bytes::copy_from_slice(&bytes[from * batch_bytes()..to * batch_bytes()])
+    };
+    for (from, to) in [(12, 17), (13, 19), (11, 17)] {
+        assert!(log.repair(range, &piece(from, to)).is_err(), "batches {from} to {to}");
+    }
+    assert_eq!(log.damage(), report.damage);
+    assert_eq!(
+        files(&log, &disk.storage()).iter().filter_map(|name| base(name)).collect::<Vec<_>>(),
+        [0, 12, 36, 48, 60]
+    );
+    log.repair(range, &piece(12, 18)).unwrap();
+    assert_eq!(read_all(&log, o(0)), bytes);
 }

@@ -15,7 +15,8 @@ use crate::partition_files::{PartitionFiles, SegmentFiles};
 use crate::segment::{LookupError, Segment, remove_segment_files};
 use crate::segments::{DamagedBytes, SegmentRef, View};
 use crate::{
-    Damage, HighWatermark, OffsetRange, OpenError, OpenReport, Renewal, Repair, Storage, StorageResult,
+    Damage, HighWatermark, Missing, OffsetRange, OpenError, OpenReport, Renewal, Repair, Storage,
+    StorageResult, Vouched,
 };
 
 /// A directory on the way to a log.
@@ -94,8 +95,8 @@ impl<'a, S: Storage> Opening<'a, S> {
             self.state.log_start = found.first().map_or(Offset::ZERO, |first| first.base);
         }
         self.remove_below_log_start(&mut found)?;
-        let protected = self.state.recovery_point.max(self.state.high_watermark.offset);
-        let lost_head = self.check_head(&mut found, protected)?;
+        let vouched = Vouched::by(&self.state);
+        let lost_head = self.check_head(&mut found, vouched)?;
         let lost = self.state.lost_ranges.clone();
         let dir = Arc::clone(&self.dir);
         let ground = |clean| Ground {
@@ -104,7 +105,7 @@ impl<'a, S: Storage> Opening<'a, S> {
             index_interval: self.options.config.index_interval_bytes,
             clean,
             recovery_point: self.state.recovery_point,
-            protected,
+            vouched,
             lost: &lost,
             now: self.options.now,
         };
@@ -123,7 +124,7 @@ impl<'a, S: Storage> Opening<'a, S> {
         scan.flush()?;
         self.state.clean &= !scan.changed;
         self.repairs.append(&mut repairs);
-        let view = self.assemble(scan, lost_head, protected)?;
+        let view = self.assemble(scan, lost_head, vouched)?;
         view.check();
         Ok(view)
     }
@@ -138,8 +139,7 @@ impl<'a, S: Storage> Opening<'a, S> {
 
     /// Segments whose removal had not become durable: the log start had, before they were removed.
     fn remove_below_log_start(&mut self, found: &mut Vec<SegmentFiles>) -> StorageResult<()> {
-        let log_start = self.state.log_start;
-        let below = found.iter().skip(1).take_while(|next| next.base <= log_start).count();
+        let below = Vouched::by(&self.state).below_log_start(found.iter().map(|segment| segment.base));
         for removed in found.drain(..below) {
             remove_segment_files(self.storage, &self.dir, removed.base)?;
             self.repairs.push(Repair::SegmentBelowLogStartRemoved { segment: removed.base });
@@ -152,14 +152,12 @@ impl<'a, S: Storage> Opening<'a, S> {
     fn check_head(
         &mut self,
         found: &mut Vec<SegmentFiles>,
-        protected: Offset,
+        vouched: Vouched,
     ) -> StorageResult<Option<OffsetRange>> {
-        let Some(first) = found.first().map(|first| first.base).filter(|base| *base > self.state.log_start)
-        else {
-            return Ok(None);
-        };
-        if first <= protected {
-            return Ok(Some(OffsetRange::new(self.state.log_start, first)));
+        match found.first().map_or(Missing::Nothing, |first| vouched.before_first(first.base)) {
+            Missing::Nothing => return Ok(None),
+            Missing::Lost(range) => return Ok(Some(range)),
+            Missing::Unacknowledged => {}
         }
         for removed in found.drain(..).rev() {
             remove_segment_files(self.storage, &self.dir, removed.base)?;
@@ -180,7 +178,7 @@ impl<'a, S: Storage> Opening<'a, S> {
         &mut self,
         mut scan: Scan<'_, S>,
         lost_head: Option<OffsetRange>,
-        protected: Offset,
+        vouched: Vouched,
     ) -> Result<View<S>, OpenError> {
         let log_start = self.state.log_start;
         let mut segments = std::mem::take(&mut scan.segments);
@@ -206,7 +204,7 @@ impl<'a, S: Storage> Opening<'a, S> {
             (scan.end, scan.changed) = (log_start, true);
             scan.runs.clear();
         }
-        let damage = self.damage(&scan, &segments, lost_head, protected)?;
+        let damage = self.damage(&scan, &segments, lost_head, vouched)?;
         let epochs = self.epochs(&scan, &segments, log_start)?;
         let mut segments = VecDeque::from(segments);
         let Some(active) = segments.pop_back() else {
@@ -232,7 +230,7 @@ impl<'a, S: Storage> Opening<'a, S> {
         scan: &Scan<'_, S>,
         segments: &[SegmentRef<S>],
         lost_head: Option<OffsetRange>,
-        protected: Offset,
+        vouched: Vouched,
     ) -> StorageResult<Vec<DamagedBytes>> {
         let gone = |range, at_end, reason: &str| DamagedBytes {
             damage: Damage { range, at_end, reason: reason.to_owned() },
@@ -248,13 +246,10 @@ impl<'a, S: Storage> Opening<'a, S> {
                 damage.push(gone(range, range.start >= scan.end, "the bytes are gone"));
             }
         }
-        let end = scan.end;
-        if end < protected && !damage.iter().any(|d| d.damage.range.end >= protected) {
-            damage.push(gone(
-                OffsetRange::new(end, protected),
-                true,
-                "the log ends before what was acknowledged",
-            ));
+        if let Some(tail) = vouched.after_last(scan.end)
+            && !damage.iter().any(|d| d.damage.range.end >= tail.end)
+        {
+            damage.push(gone(tail, true, "the log ends before what was acknowledged"));
         }
         damage.sort_by_key(|d| d.damage.range.start);
         let is_new = |d: &DamagedBytes| {

@@ -33,7 +33,7 @@ impl<S: Storage> Scan<'_, S> {
         reason: &str,
         header: Option<BatchHeader>,
     ) -> StorageResult<Next> {
-        let protected = self.protected();
+        let protected = self.ground.vouched.protected;
         if self.end >= protected {
             return Ok(Next::LogEnds(position));
         }
@@ -54,16 +54,19 @@ impl<S: Storage> Scan<'_, S> {
                     position..found.len,
                     reason,
                 );
+                self.end = next.base;
                 Ok(Next::SegmentEnds)
             }
             Some(_) | None => Ok(Next::LogEnds(position)),
         }
     }
 
-    /// Below which offset something bad is damage: the ground's, and the end of what was lost before.
-    pub(in crate::log) fn protected(&self) -> Offset {
-        let lost = self.ground.lost.iter().map(|lost| lost.end).max().unwrap_or_default();
-        self.ground.protected.max(lost)
+    /// No segment holds the range: the log goes on behind it.
+    pub(super) fn note_gap(&mut self, range: OffsetRange) {
+        debug_assert_eq!(range.start, self.end, "a gap begins where the log ends so far");
+        let reason = "the segment that held them is gone".to_owned();
+        self.damage.push(DamagedBytes { damage: Damage { range, at_end: false, reason }, bytes: None });
+        self.end = range.end;
     }
 
     fn note_hole(&mut self, segment: Offset, range: OffsetRange, bytes: Range<u64>, reason: &str) {
@@ -104,7 +107,7 @@ impl<S: Storage> Scan<'_, S> {
     ) -> StorageResult<()> {
         let (storage, dir) = (self.ground.storage, self.ground.dir);
         let bytes = found.len.saturating_sub(position).saturating_add(later.iter().map(|s| s.len).sum());
-        if self.end < self.protected() && bytes > 0 {
+        if self.end < self.ground.vouched.protected && bytes > 0 {
             let opened = later.iter().map(|s| Segment::open(storage, dir, s.base, Access::ReadOnly));
             let opened = opened.collect::<StorageResult<Vec<_>>>()?;
             let rest = opened.iter().zip(later).map(|(segment, s)| (segment.file(), 0..s.len));

@@ -7,8 +7,8 @@
 //!
 //! After a clean stop only the end of the last segment is read. Otherwise every batch from the recovery point on is checked
 //! with its CRC, headers from the beginning of the segment that holds it. A batch whose epoch falls ends the log: a removed
-//! segment can come back after a power loss. So does a segment that does not touch the one before it: one between them is
-//! missing (below the recovery point, gaps are compaction's).
+//! segment can come back after a power loss. A segment that does not touch the one before it is judged like a bad batch: a
+//! segment between them is missing ([`Vouched`]). Therefore also the end of a segment that is not read is looked at.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::partition_files::SegmentFiles;
 use crate::segment::{Segment, remove_segment_files};
 use crate::segments::{DamagedBytes, SegmentRef};
 use crate::walk::{Check, Walk};
-use crate::{Access, OffsetRange, Repair, Storage, StorageFile, StorageResult};
+use crate::{Access, Missing, OffsetRange, Repair, Storage, StorageFile, StorageResult, Vouched};
 
 mod damage;
 mod indexes;
@@ -38,8 +38,8 @@ pub(super) struct Ground<'a, S> {
     /// Whether the log was closed cleanly: then everything was flushed and nothing is checked.
     pub(super) clean: bool,
     pub(super) recovery_point: Offset,
-    /// Below it a bad batch is damage.
-    pub(super) protected: Offset,
+    /// What must be there: a bad batch in it is damage.
+    pub(super) vouched: Vouched,
     /// Ranges that were lost before.
     pub(super) lost: &'a [OffsetRange],
     pub(super) now: WallTime,
@@ -53,8 +53,6 @@ pub(super) struct Scan<'a, S: Storage> {
     /// The log end so far.
     pub(super) end: Offset,
     last_epoch: Option<LeaderEpoch>,
-    /// The base of the segment before, also of one that was empty and went.
-    last_base: Option<Offset>,
     pub(super) runs: Vec<EpochRun>,
     pub(super) damage: Vec<DamagedBytes>,
     pub(super) repairs: Vec<Repair>,
@@ -84,7 +82,6 @@ impl<'a, S: Storage> Scan<'a, S> {
             segments: Vec::new(),
             end: found.first().map_or(Offset::ZERO, |first| first.base),
             last_epoch: None,
-            last_base: None,
             runs: Vec::new(),
             damage: Vec::new(),
             repairs: Vec::new(),
@@ -113,7 +110,6 @@ impl<'a, S: Storage> Scan<'a, S> {
             // Left behind between the creation of its successor and its own removal.
             remove_segment_files(self.ground.storage, self.ground.dir, found.base)?;
             self.changed = true;
-            self.last_base = Some(found.base);
             return Ok(true);
         }
         if found.base < self.end {
@@ -123,20 +119,20 @@ impl<'a, S: Storage> Scan<'a, S> {
             );
             return self.end_before(found, later, reason).map(|()| false);
         }
-        if self.misses_something_before(found.base) {
-            let reason = format!("nothing holds the offsets from {} to segment {}", self.end, found.base);
-            return self.end_before(found, later, reason).map(|()| false);
-        }
         let segment =
             Arc::new(Segment::open(self.ground.storage, self.ground.dir, found.base, Access::ReadWrite)?);
         segment.set_last_written(self.ground.now);
+        match self.missing_before(found, &segment)? {
+            Missing::Nothing => {}
+            Missing::Lost(range) => self.note_gap(range),
+            Missing::Unacknowledged => {
+                let reason = format!("nothing holds the offsets from {} to segment {}", self.end, found.base);
+                return self.end_before(found, later, reason).map(|()| false);
+            }
+        }
         let before = self.end;
         self.end = found.base;
-        self.last_base = Some(found.base);
-        if self.may_be_skipped(found, next_base) {
-            self.check_closed_indexes(found, &segment)?;
-            // It was flushed, so it reaches up to the next one (or there is nothing between).
-            self.end = next_base.unwrap_or(self.end);
+        if self.may_be_skipped(found, next_base) && self.skip(found, &segment, next_base)? {
             self.segments.push(SegmentRef { segment, len: found.len });
             return Ok(true);
         }
@@ -161,14 +157,27 @@ impl<'a, S: Storage> Scan<'a, S> {
         (self.ground.clean || next <= self.ground.recovery_point) && !was_damaged
     }
 
-    /// Whether something unflushed is missing in front of a segment. Segments touch, as the log writes them, unless none could
-    /// hold the gap, or a lost tail was passed over.
-    fn misses_something_before(&self, base: Offset) -> bool {
-        let Some(last_base) = self.last_base else { return false };
-        let touches = base <= self.end || self.end < self.ground.recovery_point;
-        let is_wide = i32::try_from(base.since(last_base)).is_err();
-        let is_known = self.ground.lost.iter().any(|lost| lost.start <= self.end && base <= lost.end);
-        !touches && !is_wide && !is_known && !self.ground.clean
+    /// Passes over a closed segment: its indexes are looked at, and where it ends. `false` when that is not in order.
+    fn skip(
+        &mut self,
+        found: &SegmentFiles,
+        segment: &Segment<S>,
+        next_base: Option<Offset>,
+    ) -> StorageResult<bool> {
+        self.check_closed_indexes(found, segment)?;
+        let end = segment.last_end(found.len)?.filter(|end| next_base.is_some_and(|next| *end <= next));
+        self.end = end.unwrap_or(self.end);
+        Ok(end.is_some())
+    }
+
+    /// What is missing between the segment before this one and this one.
+    fn missing_before(&self, found: &SegmentFiles, segment: &Segment<S>) -> StorageResult<Missing> {
+        if found.base <= self.end {
+            return Ok(Missing::Nothing);
+        }
+        let first = Walk::new(segment.file(), Check::Header, 0, found.len).next()?;
+        let first_end = first.and_then(Result::ok).map_or(found.base, |first| first.header.next_offset());
+        Ok(self.ground.vouched.between(self.end, found.base, first_end))
     }
 
     fn is_whole_before(&self, base: Offset) -> bool {
