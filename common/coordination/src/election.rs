@@ -49,13 +49,13 @@ pub enum Ineligible {
         imported: Offset,
     },
     /// Another node is recorded as the leader, or none is.
-    #[error("not the recorded leader (recorded: {recorded:?})")]
+    #[error("not the recorded leader (recorded: {})", or_none(recorded.as_ref()))]
     NotTheRecordedLeader {
         /// Who is.
         recorded: Option<NodeId>,
     },
     /// The incarnation is not the one in the in-sync set: acknowledged records may be missing (design.md 6.3).
-    #[error("incarnation {own} is not electable (in the in-sync set: {listed:?})")]
+    #[error("incarnation {own} is not electable (in the in-sync set: {})", or_none(listed.as_ref()))]
     NotElectable {
         /// The candidate's incarnation.
         own: Incarnation,
@@ -65,6 +65,10 @@ pub enum Ineligible {
     /// No epoch is left above those in use.
     #[error("leader epochs are used up")]
     EpochsUsedUp,
+}
+
+fn or_none(value: Option<&impl ToString>) -> String {
+    value.map_or_else(|| "none".to_owned(), ToString::to_string)
 }
 
 /// The record in which `candidate` takes the first leadership of a new partition, with itself as the in-sync set

@@ -13,10 +13,15 @@
 //!   left for a commit that failed, and for a store thread that died.
 //! - Each database has a thread of its own with a bounded queue, so no SQLite call ever runs on the runtime, and a flush
 //!   of `records.db` never delays a heartbeat. What waits in the queue is committed together: one flush for all.
-//! - Changes by other processes are found by polling; own writes are in the view before their caller is answered.
+//! - Changes by other processes are found within milliseconds (`changes`); own writes are in the view before their caller
+//!   is answered.
+//! - A write counts only while its files are where they were opened (`presence`): a store that was deleted or replaced
+//!   under a running program is an outage, until the same files are back.
 
+mod changes;
 mod database;
 mod heartbeats;
+mod presence;
 mod queue;
 mod records;
 mod tables;
@@ -31,8 +36,9 @@ use highwater_types::{
 };
 use tokio::sync::watch;
 
+use self::changes::Signs;
 use self::queue::Queue;
-use self::records::RecordsRequest;
+use self::records::{RecordsRequest, Started};
 use crate::{
     CasOutcome, ClusterView, Coordination, CoordinationError, Liveness, ViewPublisher, check_creation,
 };
@@ -40,7 +46,8 @@ use crate::{
 /// How the `file` store is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileOptions {
-    /// How often changes of other processes are looked for. One look is a few microseconds.
+    /// The longest time between two looks for changes of other processes. It matters only where the kernel did not tell
+    /// of one; it is also how long a lost store goes unnoticed when nothing is written.
     pub poll_interval: Duration,
     /// How long another program may hold the lock before that counts as an outage. Well below the session timeout.
     pub busy_timeout: Duration,
@@ -48,7 +55,7 @@ pub struct FileOptions {
 
 impl Default for FileOptions {
     fn default() -> Self {
-        Self { poll_interval: Duration::from_millis(20), busy_timeout: Duration::from_secs(1) }
+        Self { poll_interval: Duration::from_secs(1), busy_timeout: Duration::from_secs(1) }
     }
 }
 
@@ -57,8 +64,9 @@ impl Default for FileOptions {
 pub struct FileCoordination {
     directory: PathBuf,
     view: Arc<ViewPublisher>,
-    records: Queue<RecordsRequest>,
+    records: Arc<Queue<RecordsRequest>>,
     heartbeats: Queue<heartbeats::Renewal>,
+    _signs: Option<Signs>,
 }
 
 impl FileCoordination {
@@ -69,9 +77,10 @@ impl FileCoordination {
     /// is in it is not a store of this format.
     pub async fn open(directory: &Path, options: FileOptions) -> Result<Self, CoordinationError> {
         let view = Arc::new(ViewPublisher::default());
-        let records = records::start(directory, &options, Arc::clone(&view)).await?;
-        let heartbeats = heartbeats::start(directory, &options).await?;
-        Ok(Self { directory: directory.to_owned(), view, records, heartbeats })
+        let Started { queue: records, files, signs } =
+            records::start(directory, &options, Arc::clone(&view)).await?;
+        let heartbeats = heartbeats::start(directory, &options, files).await?;
+        Ok(Self { directory: directory.to_owned(), view, records, heartbeats, _signs: signs })
     }
 
     /// The store's directory.

@@ -1,6 +1,7 @@
 //! The `file` store: the conformance suite, and what only this store has: locks held by others, killed processes, foreign
 //! files.
 
+use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
@@ -210,28 +211,109 @@ fn start_writer(directory: &Path) -> Child {
         .unwrap()
 }
 
+/// Reads what the writer prints until it has committed `count` times, kills it, and returns the last version that it is
+/// known to have committed.
+fn kill_after(writer: &mut Child, count: usize) -> u64 {
+    let mut lines = BufReader::new(writer.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let version = |line: String| line.strip_prefix("committed ").and_then(|version| version.parse().ok());
+    let mut reported: u64 = lines.by_ref().filter_map(version).take(count).last().unwrap();
+    writer.kill().unwrap();
+    for version in lines.filter_map(version) {
+        reported = version;
+    }
+    writer.wait().unwrap();
+    reported
+}
+
+#[tokio::test]
+async fn changes_by_another_process_are_told_of_by_the_kernel() {
+    let dir = fresh();
+    let id = led(&FileCoordination::open(dir.0.path(), quick()).await.unwrap(), 1).await.remove(0).id();
+    // Without a sign it looks at nothing, since it is asked for nothing either.
+    let options = FileOptions { poll_interval: Duration::from_secs(3600), ..FileOptions::default() };
+    let store = FileCoordination::open(dir.0.path(), options).await.unwrap();
+    assert!(store._signs.is_some(), "the kernel tells");
+    let mut view = store.view();
+    let mut writer = start_writer(dir.0.path());
+    let reported = tokio::task::spawn_blocking(move || kill_after(&mut writer, 20)).await.unwrap();
+    let last_seen = view.wait_for(|view| view.partition(id).unwrap().partition_epoch.get() >= reported);
+    tokio::time::timeout(Duration::from_secs(5), last_seen).await.expect("the last change is seen").unwrap();
+}
+
+fn renew(store: &FileCoordination) -> impl Future<Output = Result<Liveness, CoordinationError>> {
+    store.renew_liveness(node(1), Program::LeaderSvc)
+}
+
+#[tokio::test]
+async fn a_store_that_was_moved_away_takes_no_change_until_it_is_back() {
+    let dir = fresh();
+    let (place, aside) = (dir.0.path().join("store"), dir.0.path().join("aside"));
+    let store = FileCoordination::open(&place, quick()).await.unwrap();
+    let current = led(&store, 1).await.remove(0);
+    let next = renewed_leadership(&current, &candidate()).unwrap();
+    renew(&store).await.unwrap();
+
+    std::fs::rename(&place, &aside).unwrap();
+    let swap = || store.swap_partition(next.clone(), current.partition_epoch);
+    for outcome in [swap().await.map(drop), renew(&store).await.map(drop), store.refresh().await.map(drop)] {
+        let error = outcome.unwrap_err();
+        assert!(matches!(error, CoordinationError::Unavailable(_)), "nothing was changed: {error}");
+        let text = error.to_string();
+        assert!(text.contains(&format!("{}/records.db is gone", place.display())), "{text}");
+    }
+
+    std::fs::rename(&aside, &place).unwrap();
+    assert!(swap().await.unwrap().committed().is_some());
+    renew(&store).await.unwrap();
+    let other = FileCoordination::open(&place, quick()).await.unwrap();
+    assert_eq!(other.view.current().partition(current.id()), store.view.current().partition(current.id()));
+}
+
+#[tokio::test]
+async fn another_store_in_the_place_of_the_lost_one_is_not_taken_for_it() {
+    let dir = fresh();
+    let place = dir.0.path().join("store");
+    let store = FileCoordination::open(&place, quick()).await.unwrap();
+    let current = led(&store, 1).await.remove(0);
+    std::fs::rename(&place, dir.0.path().join("aside")).unwrap();
+    let other = FileCoordination::open(&place, quick()).await.unwrap();
+    renew(&other).await.unwrap();
+
+    let next = renewed_leadership(&current, &candidate()).unwrap();
+    let error = store.swap_partition(next, current.partition_epoch).await.unwrap_err();
+    assert!(matches!(error, CoordinationError::Unavailable(_)), "nothing was changed: {error}");
+    assert!(error.to_string().contains("records.db was replaced by another file"), "{error}");
+    assert!(renew(&store).await.unwrap_err().to_string().contains("was replaced"));
+    assert_eq!(
+        store.view.current().partition(current.id()).map(|r| r.partition_epoch),
+        Some(current.partition_epoch)
+    );
+}
+
+#[tokio::test]
+async fn lost_counters_are_no_sign_of_life() {
+    let dir = fresh();
+    let store = FileCoordination::open(dir.0.path(), quick()).await.unwrap();
+    renew(&store).await.unwrap();
+    for entry in std::fs::read_dir(dir.0.path()).unwrap().map(Result::unwrap) {
+        if entry.file_name().to_string_lossy().starts_with("heartbeats-") {
+            std::fs::remove_file(entry.path()).unwrap();
+        }
+    }
+    let error = renew(&store).await.unwrap_err();
+    assert!(error.to_string().contains("/heartbeats-"), "{error}");
+    assert!(store.refresh().await.is_ok(), "the records are there");
+}
+
 #[test]
 fn a_killed_process_loses_no_committed_version_and_blocks_nobody() {
-    use std::io::{BufRead as _, BufReader};
-
     let dir = fresh();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let store = runtime.block_on(FileCoordination::open(dir.0.path(), FileOptions::default())).unwrap();
     let id = runtime.block_on(led(&store, 1)).remove(0).id();
     for round in 1..=4_u64 {
         let mut writer = start_writer(dir.0.path());
-        let mut reported = 0;
-        let mut lines = BufReader::new(writer.stdout.take().unwrap()).lines();
-        for line in lines.by_ref().map_while(Result::ok).filter(|l| l.starts_with("committed ")).take(10) {
-            reported = line["committed ".len()..].parse::<u64>().unwrap();
-        }
-        writer.kill().unwrap();
-        for line in lines.map_while(Result::ok) {
-            if let Some(Ok(version)) = line.strip_prefix("committed ").map(str::parse) {
-                reported = version;
-            }
-        }
-        writer.wait().unwrap();
+        let reported = kill_after(&mut writer, 10);
         assert!(reported >= 10 * round, "round {round}: the writer wrote");
 
         let view = runtime.block_on(store.refresh()).unwrap();

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use super::FileOptions;
 use super::database::{self, Schema, Synchronous};
+use super::presence::Presence;
 use super::queue::{self, Queue, Requests};
 use crate::{CoordinationError, Liveness};
 
@@ -34,18 +35,20 @@ pub(super) struct Renewal {
     reply: oneshot::Sender<Result<Liveness, CoordinationError>>,
 }
 
-/// Opens the database on a thread that serves renewals until the queue is dropped.
+/// Opens the database on a thread that serves renewals until the queue is dropped. Without the `records` nobody lives:
+/// their files count as much as those of the counters.
 pub(super) async fn start(
     directory: &Path,
     options: &FileOptions,
+    records: Presence,
 ) -> Result<Queue<Renewal>, CoordinationError> {
     let (directory, busy_timeout) = (directory.to_owned(), options.busy_timeout);
     let (queue, requests) = queue::channel();
     let (opened, answer) = oneshot::channel();
     let body = move || match open(&directory, busy_timeout) {
-        Ok(connection) => {
+        Ok((connection, own)) => {
             if opened.send(Ok(())).is_ok() {
-                serve(connection, &requests);
+                serve(connection, &records.and(own), &requests);
             }
         }
         Err(error) => drop(opened.send(Err(error))),
@@ -69,11 +72,13 @@ pub(super) async fn renew(
     queue.call(|reply| Renewal { node, program, reply }).await
 }
 
-fn open(directory: &Path, busy_timeout: Duration) -> Result<Connection, CoordinationError> {
+fn open(directory: &Path, busy_timeout: Duration) -> Result<(Connection, Presence), CoordinationError> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let name = format!("{PREFIX}{}.db", boot.trim());
     remove_those_of_other_boots(directory, &name);
-    database::open(&directory.join(name), Synchronous::Off, busy_timeout, SCHEMA)
+    let path = directory.join(name);
+    let connection = database::open(&path, Synchronous::Off, busy_timeout, SCHEMA)?;
+    Ok((connection, Presence::of(&path)?))
 }
 
 /// Best effort: nobody on this machine can have them open, and nobody reads them again.
@@ -91,9 +96,13 @@ fn remove_those_of_other_boots(directory: &Path, current: &str) {
     }
 }
 
-fn serve(mut connection: Connection, requests: &Requests<Renewal>) {
+fn serve(mut connection: Connection, files: &Presence, requests: &Requests<Renewal>) {
     while let Some(mut batch) = requests.next_batch(None) {
-        let outcome = renew_all(&mut connection, &batch);
+        let outcome = files.check().and_then(|()| renew_all(&mut connection, &batch));
+        let outcome = outcome.and_then(|liveness| {
+            let lost = |error| CoordinationError::Unknown(format!("renew liveness: {error}"));
+            files.check().map(|()| liveness).map_err(lost)
+        });
         if outcome.is_err() {
             batch.extend(requests.drain());
         }

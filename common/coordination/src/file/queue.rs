@@ -57,6 +57,14 @@ impl<R> Queue<R> {
             Err(CoordinationError::Unknown("the store's thread ended in the middle of it".to_owned()))
         })
     }
+
+    /// Sends a request that nobody waits for, unless there is no room.
+    pub(super) fn offer(&self, request: R) {
+        if let Ok(room) = Arc::clone(&self.room).try_acquire_owned() {
+            // A thread that has ended wants no more.
+            let _ = self.sender.send(Queued { request, _room: room });
+        }
+    }
 }
 
 impl<R> Requests<R> {

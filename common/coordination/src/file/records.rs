@@ -1,5 +1,5 @@
 //! The thread that owns `records.db`: takes what waits, commits it in one transaction, shows the outcome in the view, and
-//! only then answers. Between requests it looks for changes of other processes.
+//! only then answers. Between requests it looks for changes of other processes (`changes` says when).
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,9 @@ use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::oneshot;
 
 use super::FileOptions;
+use super::changes::{Pauses, Signs};
 use super::database::{self, Synchronous};
+use super::presence::{Presence, write_ahead_log};
 use super::queue::{self, Queue, Requests};
 use super::tables::{Answer, SCHEMA, Tables};
 use crate::{CoordinationError, ViewChanges, ViewPublisher};
@@ -22,6 +24,8 @@ pub(super) enum RecordsRequest {
     Write(Box<dyn Write>),
     /// A look at the store, now.
     Refresh(oneshot::Sender<Result<(), CoordinationError>>),
+    /// A look at the store, because somebody writes to it.
+    Changed,
 }
 
 impl std::fmt::Debug for RecordsRequest {
@@ -29,6 +33,7 @@ impl std::fmt::Debug for RecordsRequest {
         f.write_str(match self {
             Self::Write(_) => "Write",
             Self::Refresh(_) => "Refresh",
+            Self::Changed => "Changed",
         })
     }
 }
@@ -69,20 +74,31 @@ impl<T: Send, F: FnOnce(Tables<'_>) -> Answer<T> + Send> Write for Pending<T, F>
     }
 }
 
+/// The way to the thread, and what is known of the database that it opened.
+#[derive(Debug)]
+pub(super) struct Started {
+    pub(super) queue: Arc<Queue<RecordsRequest>>,
+    pub(super) files: Presence,
+    /// Absent where the kernel does not tell of changes.
+    pub(super) signs: Option<Signs>,
+}
+
 /// Opens the database on a thread that serves requests until the queue is dropped. The view holds the store's content
 /// once this returns.
 pub(super) async fn start(
     directory: &Path,
     options: &FileOptions,
     view: Arc<ViewPublisher>,
-) -> Result<Queue<RecordsRequest>, CoordinationError> {
-    let (directory, options) = (directory.to_owned(), options.clone());
+) -> Result<Started, CoordinationError> {
+    let (directory, busy_timeout) = (directory.to_owned(), options.busy_timeout);
+    let poll_interval = options.poll_interval;
     let (queue, requests) = queue::channel();
     let (opened, answer) = oneshot::channel();
-    let body = move || match Store::open(&directory, options.busy_timeout, view) {
-        Ok(store) => {
-            if opened.send(Ok(())).is_ok() {
-                store.serve(&requests, options.poll_interval);
+    let body = move || match Store::open(&directory, busy_timeout, view) {
+        Ok((store, signs)) => {
+            let pauses = Pauses::new(poll_interval, signs.is_some());
+            if opened.send(Ok((store.files.clone(), signs))).is_ok() {
+                store.serve(&requests, pauses);
             }
         }
         Err(error) => drop(opened.send(Err(error))),
@@ -91,10 +107,16 @@ pub(super) async fn start(
         .name("coordination".to_owned())
         .spawn(body)
         .map_err(|error| CoordinationError::Unavailable(format!("start the store's thread: {error}")))?;
-    answer.await.unwrap_or_else(|_| {
+    let (files, signs) = answer.await.unwrap_or_else(|_| {
         Err(CoordinationError::Unavailable("the store's thread ended at its start".to_owned()))
     })?;
-    Ok(queue)
+    let queue = Arc::new(queue);
+    if let Some(signs) = &signs {
+        signs.pass_on(Arc::clone(&queue)).map_err(|error| {
+            CoordinationError::Unavailable(format!("start the thread that sees changes: {error}"))
+        })?;
+    }
+    Ok(Started { queue, files, signs })
 }
 
 /// Has `change` made in a transaction.
@@ -114,6 +136,7 @@ pub(super) async fn refresh(queue: &Queue<RecordsRequest>) -> Result<(), Coordin
 
 struct Store {
     connection: Connection,
+    files: Presence,
     view: Arc<ViewPublisher>,
     /// The revision up to which the view is complete.
     known: u64,
@@ -128,30 +151,40 @@ impl Store {
         directory: &Path,
         busy_timeout: Duration,
         view: Arc<ViewPublisher>,
-    ) -> Result<Self, CoordinationError> {
+    ) -> Result<(Self, Option<Signs>), CoordinationError> {
         fs::create_dir_all(directory).map_err(|error| {
             CoordinationError::Unavailable(format!("create {}: {error}", directory.display()))
         })?;
         let path = directory.join("records.db");
         let connection = database::open(&path, Synchronous::Full, busy_timeout, SCHEMA)?;
-        let mut store = Self { connection, view, known: 0, data_version: None, blind: false };
+        let files = Presence::of(&path)?;
+        // Before the first look, so that no change falls between the two.
+        let signs = Signs::of(&write_ahead_log(&path))
+            .inspect_err(|error| {
+                tracing::warn!(%error, "the kernel does not tell of changes of the coordination store; looking often instead");
+            })
+            .ok();
+        let mut store = Self { connection, files, view, known: 0, data_version: None, blind: false };
         store.look()?;
-        Ok(store)
+        Ok((store, signs))
     }
 
-    fn serve(mut self, requests: &Requests<RecordsRequest>, poll_interval: Duration) {
-        while let Some(batch) = requests.next_batch(Some(poll_interval)) {
+    fn serve(mut self, requests: &Requests<RecordsRequest>, mut pauses: Pauses) {
+        while let Some(batch) = requests.next_batch(Some(pauses.next())) {
+            if batch.is_empty() {
+                pauses.lengthen();
+            } else {
+                pauses.shorten();
+            }
             let (mut writes, mut refreshes) = sort(batch);
             let outcome = if writes.is_empty() { self.look() } else { self.commit(&mut writes) };
             match &outcome {
-                Ok(()) => self.blind = false,
+                Ok(()) => self.report_reached(),
                 Err(error) => {
                     let (more_writes, more_refreshes) = sort(requests.drain());
                     writes.extend(more_writes);
                     refreshes.extend(more_refreshes);
-                    if !std::mem::replace(&mut self.blind, true) {
-                        tracing::warn!(%error, "the coordination store is out of reach");
-                    }
+                    self.report_outage(error);
                 }
             }
             for write in writes {
@@ -163,9 +196,22 @@ impl Store {
         }
     }
 
+    fn report_outage(&mut self, error: &CoordinationError) {
+        if !std::mem::replace(&mut self.blind, true) {
+            tracing::warn!(%error, "the coordination store is out of reach");
+        }
+    }
+
+    fn report_reached(&mut self) {
+        if std::mem::take(&mut self.blind) {
+            tracing::info!("the coordination store is within reach again");
+        }
+    }
+
     /// Makes the changes in one transaction and shows everything up to it in the view.
     fn commit(&mut self, writes: &mut [Box<dyn Write>]) -> Result<(), CoordinationError> {
         let undone = |error: rusqlite::Error| database::while_doing("change records", &error);
+        self.files.check()?;
         let transaction =
             self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(undone)?;
         let tables = Tables::new(&transaction);
@@ -179,6 +225,11 @@ impl Store {
             self.data_version = None;
             return Err(CoordinationError::Unknown(format!("commit a change of records: {error}")));
         }
+        if let Err(error) = self.files.check() {
+            // Whether the change lasts depends on whether the file comes back.
+            self.data_version = None;
+            return Err(CoordinationError::Unknown(format!("commit a change of records: {error}")));
+        }
         self.show(changes);
         Ok(())
     }
@@ -186,6 +237,7 @@ impl Store {
     /// Takes over what other processes committed.
     fn look(&mut self) -> Result<(), CoordinationError> {
         let failed = |error: rusqlite::Error| database::while_doing("read records", &error);
+        self.files.check()?;
         let data_version = data_version(&self.connection).map_err(failed)?;
         if self.data_version == Some(data_version) {
             return Ok(());
@@ -217,6 +269,8 @@ fn sort(batch: Vec<RecordsRequest>) -> Sorted {
         match request {
             RecordsRequest::Write(write) => writes.push(write),
             RecordsRequest::Refresh(reply) => refreshes.push(reply),
+            // Whatever is done for the others includes a look.
+            RecordsRequest::Changed => {}
         }
     }
     (writes, refreshes)
