@@ -12,6 +12,7 @@
 pub mod calls;
 pub mod cluster;
 pub mod disk;
+pub mod fake_collector;
 pub mod fake_leader;
 pub mod fake_log;
 pub mod faked;
@@ -19,6 +20,7 @@ pub mod fixtures;
 pub mod grpcurl;
 pub mod history;
 pub mod kafka_dump;
+pub mod kube;
 pub mod log_dump;
 pub mod log_files;
 pub mod parts;

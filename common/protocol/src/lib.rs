@@ -12,6 +12,7 @@
 //! | [`fetch`] | the request and the answer as values, and the checks that a leader makes in order (S18–S26) |
 //! | [`leader`] | the leader's side of a partition: progress of followers, in-sync set, high watermark |
 //! | [`follower`] | the follower's side: fetch position, what to do with an answer, truncation, back-off |
+//! | [`lag_cause`] | why a replica lags, by one rule for both sides |
 //! | [`delayed_fetch`] | when a parked fetch is answered (S27–S32) |
 //! | [`purgatory`] | which parked requests an event concerns |
 //! | [`quota`] | how fast replicas that are catching up may replicate (S66–S70) |
@@ -23,6 +24,7 @@
 pub mod delayed_fetch;
 pub mod fetch;
 pub mod follower;
+pub mod lag_cause;
 pub mod leader;
 pub mod purgatory;
 pub mod quota;

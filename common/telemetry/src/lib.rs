@@ -1,94 +1,43 @@
-//! What the programs write about themselves: log lines on standard error.
+//! What the programs tell about themselves: log lines on standard error, traces and metrics by OTLP.
 //!
-//! What must hold: set up once per process, before the first line. Standard output stays free for what a program was
-//! asked to print. Deliberately absent: traces and metrics.
+//! What must hold:
+//! - Without an endpoint nothing is exported and nothing is paid: a [`Telemetry`] that is off does nothing.
+//! - Nobody ever waits for telemetry. Spans go into a bounded queue, or are dropped and counted; whatever the collector
+//!   does happens on a thread and a runtime of their own, so that a program with one worker ends as well as another
+//!   (opentelemetry-rust#2583); the end of the program waits for the last spans, bounded.
+//! - Whether something is traced is decided before a span is made ([`Sampling`]), and a span is made when it is over,
+//!   from times that were measured anyway: what turned out to be idle never becomes one. That is why spans are built
+//!   here and not by `tracing`, whose spans begin when they are made; the lag span could not be one either.
+//! - Telemetry about telemetry does not exist: what sends has no spans and no metrics but what it had to drop.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`log`] | log lines |
+//! | [`names`] | every name that is exported |
+//! | [`sampling`] | what is traced |
+//! | [`span`] | a span that is over |
+//! | [`tracer`] | where spans go |
+//! | [`meters`] | counters, histograms, and what is looked at when metrics are sent |
+//! | [`otlp`] | where to, and as whom |
+//!
+//! Deliberately absent: what the spans and metrics of a program are, which the programs know.
 
-use std::fmt;
-use std::io;
-use std::str::FromStr;
+mod export;
+mod health;
+pub mod log;
+pub mod meters;
+pub mod names;
+pub mod otlp;
+pub mod sampling;
+pub mod span;
+mod telemetry;
+pub mod tracer;
 
-use tracing_subscriber::filter::{EnvFilter, ParseError};
-
-/// How log lines look.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LogFormat {
-    /// For people.
-    #[default]
-    Text,
-    /// One JSON object a line.
-    Json,
-}
-
-impl FromStr for LogFormat {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "text" => Ok(Self::Text),
-            "json" => Ok(Self::Json),
-            _ => Err("text and json are allowed".to_owned()),
-        }
-    }
-}
-
-impl fmt::Display for LogFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Text => "text",
-            Self::Json => "json",
-        })
-    }
-}
-
-/// Why logging was not set up.
-#[derive(Debug, thiserror::Error)]
-pub enum LogError {
-    /// The filter is not one.
-    #[error("log filter: {0}; allowed: for example info, or warn,highwater_log=debug")]
-    Filter(#[from] ParseError),
-    /// Logging was set up before in this process.
-    #[error("logging is set up already")]
-    SetUpBefore,
-}
-
-/// Checks a filter: `info`, `warn,highwater_log=debug`, …
-///
-/// # Errors
-/// [`LogError::Filter`].
-pub fn check_filter(filter: &str) -> Result<(), LogError> {
-    EnvFilter::try_new(filter)?;
-    Ok(())
-}
-
-/// Sets logging up for the whole process: lines that pass `filter` go to standard error.
-///
-/// # Errors
-/// [`LogError`].
-pub fn init(format: LogFormat, filter: &str) -> Result<(), LogError> {
-    let builder =
-        tracing_subscriber::fmt().with_env_filter(EnvFilter::try_new(filter)?).with_writer(io::stderr);
-    match format {
-        LogFormat::Text => builder.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
-    }
-    .map_err(|_| LogError::SetUpBefore)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn logging_is_set_up_once() {
-        assert!(init(LogFormat::Json, "info").is_ok());
-        assert!(matches!(init(LogFormat::Text, "info"), Err(LogError::SetUpBefore)));
-    }
-
-    #[test]
-    fn a_bad_filter_is_refused_with_an_example() {
-        let error = check_filter("highwater=loud").unwrap_err().to_string();
-        assert!(error.contains("allowed"), "{error}");
-        assert!(check_filter("warn,highwater_log=debug").is_ok());
-        assert!("xml".parse::<LogFormat>().is_err());
-    }
-}
+pub use log::{LogError, LogFormat, check_filter, init};
+pub use meters::{Meters, Observations};
+pub use opentelemetry::KeyValue;
+pub use otlp::{OtlpEndpoint, OtlpSettings, ServiceIdentity};
+pub use sampling::{Sampling, SamplingRatio};
+pub use span::{Moment, Span, SpanKind};
+pub use telemetry::{Exporter, Telemetry};
+pub use tracer::Tracer;

@@ -11,6 +11,7 @@ mod position;
 mod record;
 mod throttle;
 mod time;
+mod trace_context;
 pub mod units;
 
 pub use epoch_cache::{EpochEntry, LeaderEpochCache};
@@ -24,3 +25,4 @@ pub use record::{
 };
 pub use throttle::{ByteRate, NodeThrottles, Throttle, ThrottleSide, ThrottledReplicas};
 pub use time::{MonotonicTime, WallTime};
+pub use trace_context::{InvalidTraceparent, TraceContext};

@@ -24,6 +24,7 @@ pub mod read_records;
 pub mod status;
 mod text;
 pub mod throttle;
+pub mod trace;
 
 pub use caller::{Caller, Role};
 pub use failure::{Failure, FailureKind, Reached};

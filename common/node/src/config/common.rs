@@ -2,8 +2,9 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use highwater_telemetry::{LogFormat, check_filter};
+use highwater_telemetry::{LogFormat, OtlpEndpoint, OtlpSettings, Sampling, SamplingRatio, check_filter};
 use highwater_types::{Endpoint, NodeId};
 
 use super::values::SettingValue;
@@ -23,6 +24,26 @@ crate::settings! {
         log_format: LogFormat = "log.format", default "text";
         /// Which log lines are written: a level, or levels by module, for example warn,highwater_log=debug.
         log_filter: LogFilter = "log.filter", default "info";
+        /// Where traces and metrics are sent: the OTLP/gRPC port of a collector, HOST:PORT or http://HOST:PORT. Absent: nowhere.
+        otlp_endpoint: Option<OtlpEndpoint> = "otlp.endpoint", optional;
+        /// Which share of the traces that begin here is recorded, from 0 to 1. A caller's decision goes before.
+        otlp_traces_ratio: SamplingRatio = "otlp.traces.sample.ratio", default "0.01";
+        /// From which replication lag on a record's way to a follower is always traced, in milliseconds.
+        otlp_traces_lag: Duration = "otlp.traces.lag.ms", default "1s", in Duration::ZERO..=Duration::from_secs(86_400);
+        /// How often metrics are sent, in milliseconds.
+        otlp_metrics_interval: Duration = "otlp.metrics.interval.ms", default "10s", in Duration::from_millis(100)..=Duration::from_secs(3_600);
+    }
+}
+
+impl CommonSettings {
+    /// Where telemetry goes, and what is recorded.
+    #[must_use]
+    pub fn otlp(&self) -> OtlpSettings {
+        OtlpSettings {
+            endpoint: self.otlp_endpoint.clone(),
+            sampling: Sampling { ratio: self.otlp_traces_ratio, lag_bound: self.otlp_traces_lag },
+            metrics_interval: self.otlp_metrics_interval,
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use highwater_telemetry::LogFormat;
+use highwater_telemetry::{LogFormat, OtlpEndpoint, SamplingRatio};
 use highwater_types::{Endpoint, NodeId, units};
 
 /// A type that a setting can have.
@@ -101,6 +101,18 @@ impl SettingValue for Endpoint {
 }
 
 impl SettingValue for LogFormat {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl SettingValue for OtlpEndpoint {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl SettingValue for SamplingRatio {
     fn read(text: &str) -> Result<Self, String> {
         text.parse()
     }
