@@ -15,6 +15,7 @@ mod log;
 mod outcome;
 mod output;
 mod produce;
+mod throttle;
 mod tied;
 mod topics;
 
@@ -26,6 +27,7 @@ use highwater_telemetry::LogFormat;
 
 use crate::log::LogCommand;
 use crate::outcome::{CommandError, Verdict};
+use crate::throttle::ThrottleCommand;
 use crate::topics::TopicsCommand;
 
 #[global_allocator]
@@ -55,6 +57,9 @@ enum Command {
     Consume(consume::ConsumeArgs),
     /// Shows how far every follower is, and why.
     Lag(lag::LagArgs),
+    /// Sets, clears and shows how fast replicas that are catching up may replicate.
+    #[command(subcommand)]
+    Throttle(ThrottleCommand),
     /// Reads partition directories offline; writes nothing.
     #[command(subcommand)]
     Log(LogCommand),
@@ -90,6 +95,7 @@ fn run(cli: &Cli, out: &mut dyn Write) -> Result<Verdict, CommandError> {
         Command::Produce(args) => block_on(produce::run(args, out)),
         Command::Consume(args) => block_on(consume::run(args, out)).map(|()| Verdict::Good),
         Command::Lag(args) => block_on(lag::run(args, out)),
+        Command::Throttle(command) => block_on(command.run(out)).map(|()| Verdict::Good),
     }
 }
 

@@ -23,6 +23,7 @@ mod metadata;
 mod partitioner;
 pub mod producer;
 mod route;
+mod throttle;
 pub mod transport;
 
 pub use backoff::Backoff;
@@ -39,6 +40,7 @@ pub use highwater_wire::cluster::{DescribedCluster, DescribedPartition, Describe
 pub use highwater_wire::fetch::TopicRef;
 pub use highwater_wire::offsets::{FoundOffset, OffsetQuery};
 pub use highwater_wire::produce::Acks;
+pub use highwater_wire::throttle::{ClearThrottle, SetThrottle};
 pub use highwater_wire::{Caller, Failure, FailureKind, Reached};
 
 #[cfg(test)]

@@ -16,6 +16,7 @@
 //! | [`closing`] | waiting for those who still read a log that is to be closed |
 //! | [`volume`] | taking a data directory into use |
 //! | [`strays`] | directories that nobody hosts |
+//! | [`throttle`] | how fast replicas that are catching up may replicate, as it is set and recorded |
 //!
 //! Deliberately absent: appends, elections, the programs' own services.
 
@@ -30,6 +31,7 @@ pub mod registry;
 pub mod strays;
 #[cfg(test)]
 mod test_replica;
+pub mod throttle;
 pub mod volume;
 
 pub use closing::wait_for_readers;
@@ -37,4 +39,5 @@ pub use highwater_replica::ReplicaFacts;
 pub use host::{HostedReplica, Located, PartitionHost};
 pub use purgatory::FetchPurgatory;
 pub use registry::{Hosting, Registry};
+pub use throttle::{ReplicationThrottle, ThrottleKeeper};
 pub use volume::Volume;

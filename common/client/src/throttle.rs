@@ -1,0 +1,49 @@
+//! Throttles of replication: set, cleared, shown.
+
+use highwater_proto::v1;
+use highwater_proto::v1::cluster_service_client::ClusterServiceClient;
+use highwater_types::{Endpoint, NodeRecord};
+use highwater_wire::cluster::decode_node;
+use highwater_wire::throttle::{ClearThrottle, SetThrottle, encode_clear, encode_set};
+
+use crate::ClientError;
+use crate::client::{Client, Repeat};
+
+impl Client {
+    /// Sets throttles of replication; answers the records of the nodes that they are for. Setting them again changes
+    /// nothing but when they end.
+    ///
+    /// # Errors
+    /// `InvalidRequest` in [`ClientError::Call`] for a node that is not registered; after a failure some nodes may be
+    /// throttled.
+    pub async fn set_throttle(&self, set: &SetThrottle) -> Result<Vec<NodeRecord>, ClientError> {
+        let rpc = |channel, request| async move {
+            ClusterServiceClient::new(channel).set_replication_throttle(request).await
+        };
+        let what = "setting the throttle";
+        let (endpoint, answer) =
+            self.call_any(what, encode_set(set), Repeat::Always, self.give_up(), rpc).await?;
+        nodes(&endpoint, &answer.nodes)
+    }
+
+    /// Removes throttles of replication; answers the records of the nodes that were meant.
+    ///
+    /// # Errors
+    /// As [`Client::set_throttle`].
+    pub async fn clear_throttle(&self, clear: &ClearThrottle) -> Result<Vec<NodeRecord>, ClientError> {
+        let rpc = |channel, request| async move {
+            ClusterServiceClient::new(channel).clear_replication_throttle(request).await
+        };
+        let what = "clearing the throttle";
+        let (endpoint, answer) =
+            self.call_any(what, encode_clear(clear), Repeat::Always, self.give_up(), rpc).await?;
+        nodes(&endpoint, &answer.nodes)
+    }
+}
+
+fn nodes(endpoint: &Endpoint, nodes: &[v1::Node]) -> Result<Vec<NodeRecord>, ClientError> {
+    let decoded =
+        nodes.iter().enumerate().map(|(at, node)| decode_node(node).map_err(|e| e.within("nodes", at)));
+    let failed = |error| ClientError::Answer { endpoint: endpoint.clone(), error };
+    decoded.collect::<Result<_, _>>().map_err(failed)
+}
