@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use follower_agent::config::{AgentSettings, check};
 use follower_agent::{AgentError, Config, build};
 use highwater_node::config::{ProgramInfo, from_command_line};
-use highwater_node::grpc::Listener;
 
 /// Records pass through many short-lived buffers; the system's allocator costs a third of the throughput.
 #[global_allocator]
@@ -27,7 +26,6 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     highwater_node::run(async |stop| -> Result<(), AgentError> {
-        let listener = Listener::bind(own.listen).await?;
-        build(Config { common, own }, listener).await?.run(stop).await
+        build(Config { common, own }).await?.run(stop).await
     })
 }

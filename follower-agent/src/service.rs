@@ -26,7 +26,7 @@ use highwater_protocol::follower::BackoffConfig;
 use highwater_serving::describe::ClusterDescriber;
 use highwater_serving::fetch::{LongPollLayer, Read, ReadBounds};
 use highwater_serving::volume::VolumeError;
-use highwater_serving::{FetchPurgatory, PartitionHost, Registry, Volume};
+use highwater_serving::{DataDir, FetchPurgatory, PartitionHost, Registry, Volume};
 use highwater_types::{Endpoint, Program};
 use highwater_wire::status::DETAILS_DESCRIPTOR_SET;
 use tokio::sync::Semaphore;
@@ -86,15 +86,19 @@ pub struct Agent {
     parts: Parts,
 }
 
-/// Puts the services together. Nothing is served yet, and no leader has to be in reach.
+/// Makes sure of the data directory, takes the port, and puts the services together. Nothing is served yet, and no leader has
+/// to be in reach.
 ///
 /// # Errors
 /// [`AgentError`].
-pub async fn build(config: Config, listener: Listener) -> Result<Agent, AgentError> {
+pub async fn build(config: Config) -> Result<Agent, AgentError> {
     crate::config::check(&config.common, &config.own).map_err(AgentError::Config)?;
+    let common = &config.common;
+    let directory = DataDir::take(&common.data_dir, common.node_id, Program::FollowerAgent).await?;
     let coordination = open_store(&config).await?;
-    let endpoint = advertised_endpoint(config.common.advertise.as_ref(), listener.address());
-    let parts = Parts::new(config, coordination, endpoint);
+    let listener = Listener::bind(config.own.listen).await?;
+    let endpoint = advertised_endpoint(common.advertise.as_ref(), listener.address());
+    let parts = Parts::new(config, directory, coordination, endpoint);
     let server = parts.server().await?;
     Ok(Agent { server, listener, parts })
 }
@@ -137,6 +141,7 @@ const fn backoff(own: &AgentSettings) -> BackoffConfig {
 #[derive(Debug)]
 struct Parts {
     config: Config,
+    directory: DataDir,
     /// Where this program is reached.
     endpoint: Endpoint,
     coordination: Arc<dyn Coordination>,
@@ -153,7 +158,12 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(config: Config, coordination: Arc<dyn Coordination>, endpoint: Endpoint) -> Self {
+    fn new(
+        config: Config,
+        directory: DataDir,
+        coordination: Arc<dyn Coordination>,
+        endpoint: Endpoint,
+    ) -> Self {
         let (node, clocks) = (config.common.node_id, Clocks::system());
         let membership = Membership::new(
             Arc::clone(&coordination),
@@ -162,13 +172,14 @@ impl Parts {
             config.own.session_timeout,
         );
         Self {
-            registry: Arc::new(Registry::new(node, coordination.view())),
+            registry: Arc::new(Registry::new(node, Program::FollowerAgent, coordination.view())),
             purgatory: Arc::new(FetchPurgatory::new(clocks.monotonic)),
             membership: Arc::new(membership),
             fetchers: Arc::default(),
             draining: CancellationToken::new(),
             closing: CancellationToken::new(),
             config,
+            directory,
             endpoint,
             coordination,
             clocks,
@@ -226,7 +237,7 @@ impl Agent {
     /// [`AgentError::Serve`] when the transport failed, [`AgentError::Volume`] when the data directory is not this node's.
     pub async fn run(self, stop: CancellationToken) -> Result<(), AgentError> {
         let Self { server, listener, parts } = self;
-        tracing::info!(address = %listener.address(), node = parts.config.common.node_id.get(), "serving");
+        tracing::info!(address = %listener.address(), "listening");
         let health = server.health();
         // Either half ends the other: a program that cannot serve, or cannot follow, is of no use.
         let ending = stop.child_token();
@@ -263,6 +274,7 @@ impl Parts {
         let repair = self.repair(&volume);
         let manager = ReplicaManager::new(Arc::new(self.shared(volume, Arc::clone(&fetchers))));
         health.set_serving(true).await;
+        tracing::info!(address = %self.endpoint, node = self.config.common.node_id.get(), "serving");
         let checkpoints = housekeeping::run(
             Arc::clone(&self.registry),
             Arc::clone(&fetchers),
@@ -292,11 +304,10 @@ impl Parts {
 
     /// Takes the volume into use and registers, however long no leader and no store is in reach.
     async fn join(&self) -> Result<Volume, AgentError> {
-        let common = &self.config.common;
         let mut pause = Backoff::default();
         let mut view = self.coordination.view();
         loop {
-            let failed = match self.try_join(common).await {
+            let failed = match self.try_join().await {
                 Ok(volume) => return Ok(volume),
                 Err(failed) if can_pass(&failed) => failed,
                 Err(failed) => return Err(failed),
@@ -308,12 +319,10 @@ impl Parts {
         }
     }
 
-    async fn try_join(&self, common: &CommonSettings) -> Result<Volume, AgentError> {
-        let volume =
-            Volume::claim(&common.data_dir, common.node_id, Program::FollowerAgent, &*self.coordination)
-                .await?;
-        register_endpoint(&*self.coordination, common.node_id, Program::FollowerAgent, &self.endpoint)
-            .await?;
+    async fn try_join(&self) -> Result<Volume, AgentError> {
+        let volume = self.directory.join(&*self.coordination).await?;
+        let node = self.config.common.node_id;
+        register_endpoint(&*self.coordination, node, Program::FollowerAgent, &self.endpoint).await?;
         self.membership.renew(|| self.clocks.monotonic.now()).await?;
         Ok(volume)
     }

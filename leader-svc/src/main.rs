@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 
 use highwater_node::config::{ProgramInfo, from_command_line};
-use highwater_node::grpc::Listener;
 use leader_svc::config::{LeaderSettings, check};
 use leader_svc::{BuildError, Config, build};
 
@@ -27,7 +26,6 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     highwater_node::run(async |stop| -> Result<(), BuildError> {
-        let listener = Listener::bind(own.listen).await?;
-        build(Config { common, own }, listener).await?.run(stop).await
+        build(Config { common, own }).await?.run(stop).await
     })
 }

@@ -20,7 +20,7 @@ use highwater_proto::v1::replication_service_server::ReplicationServiceServer;
 use highwater_serving::describe::ClusterDescriber;
 use highwater_serving::fetch::ReadBounds;
 use highwater_serving::volume::VolumeError;
-use highwater_serving::{FetchPurgatory, PartitionHost, Registry, Volume};
+use highwater_serving::{DataDir, FetchPurgatory, PartitionHost, Registry, Volume};
 use highwater_types::Program;
 use highwater_wire::status::DETAILS_DESCRIPTOR_SET;
 use tokio::runtime::Handle;
@@ -73,16 +73,19 @@ pub struct LeaderService {
     events: mpsc::UnboundedReceiver<PartitionEvent>,
 }
 
-/// Joins the cluster, takes the volume into use, and puts the services together. Nothing is served yet.
+/// Takes the data directory into use, joins the cluster, takes the port, and puts the services together. Nothing is served
+/// yet.
 ///
 /// # Errors
 /// [`BuildError`].
-pub async fn build(config: Config, listener: Listener) -> Result<LeaderService, BuildError> {
+pub async fn build(config: Config) -> Result<LeaderService, BuildError> {
     crate::config::check(&config.common, &config.own).map_err(BuildError::Config)?;
-    let coordination = open_store(&config.common.coordination).await?;
     let node = config.common.node_id;
     let clocks = Clocks::system();
-    let volume = Volume::claim(&config.common.data_dir, node, Program::LeaderSvc, &*coordination).await?;
+    let directory = DataDir::take(&config.common.data_dir, node, Program::LeaderSvc).await?;
+    let coordination = open_store(&config.common.coordination).await?;
+    let volume = directory.join(&*coordination).await?;
+    let listener = Listener::bind(config.own.listen).await?;
     let endpoint = advertised_endpoint(config.common.advertise.as_ref(), listener.address());
     register_endpoint(&*coordination, node, Program::LeaderSvc, &endpoint).await?;
     let membership = Arc::new(Membership::new(
@@ -122,7 +125,8 @@ impl Parts {
         volume: Volume,
         membership: Arc<Membership>,
     ) -> Self {
-        let registry = Arc::new(Registry::new(config.common.node_id, coordination.view()));
+        let registry =
+            Arc::new(Registry::new(config.common.node_id, Program::LeaderSvc, coordination.view()));
         let purgatory = Arc::new(FetchPurgatory::new(clocks.monotonic));
         let (draining, closing) = (CancellationToken::new(), CancellationToken::new());
         Self { coordination, clocks, volume, membership, registry, purgatory, draining, closing }

@@ -142,6 +142,12 @@ impl<J: Send + 'static> SerialQueue<J> {
         let _ = ended.wait_for(|ended| *ended).await;
     }
 
+    /// For people.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
     /// Whether a job panicked; the queue is closed then.
     #[must_use]
     pub fn has_panicked(&self) -> bool {

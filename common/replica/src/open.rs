@@ -117,6 +117,12 @@ impl<S: Storage> OpenReplica<S> {
         self.place.id()
     }
 
+    /// The partition's name.
+    #[must_use]
+    pub const fn partition(&self) -> &TopicPartition {
+        &self.place.partition
+    }
+
     /// What opening it found.
     #[must_use]
     pub const fn report(&self) -> &OpenReport {

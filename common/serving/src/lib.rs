@@ -13,6 +13,7 @@
 //! | [`offsets`] | ListOffsets and OffsetsForLeaderEpoch |
 //! | [`read_records`] | decoded records for people |
 //! | [`describe`] | DescribeCluster and DescribeTopics |
+//! | [`attempts`] | pauses after failed attempts, and which failures are news |
 //! | [`closing`] | waiting for those who still read a log that is to be closed |
 //! | [`volume`] | taking a data directory into use |
 //! | [`strays`] | directories that nobody hosts |
@@ -20,6 +21,7 @@
 //!
 //! Deliberately absent: appends, elections, the programs' own services.
 
+pub mod attempts;
 pub mod closing;
 pub mod describe;
 pub mod fetch;
@@ -34,10 +36,11 @@ mod test_replica;
 pub mod throttle;
 pub mod volume;
 
+pub use attempts::Attempts;
 pub use closing::wait_for_readers;
 pub use highwater_replica::ReplicaFacts;
 pub use host::{HostedReplica, Located, PartitionHost};
 pub use purgatory::FetchPurgatory;
 pub use registry::{Hosting, Registry};
 pub use throttle::{ReplicationThrottle, ThrottleKeeper};
-pub use volume::Volume;
+pub use volume::{DataDir, Volume};

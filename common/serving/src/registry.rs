@@ -55,15 +55,16 @@ impl<R> Hosting<R> {
 #[derive(Debug)]
 pub struct Registry<R> {
     node: NodeId,
+    program: Program,
     view: watch::Receiver<Arc<ClusterView>>,
     entries: RwLock<HashMap<TopicIdPartition, Hosting<R>>>,
 }
 
 impl<R: HostedReplica> Registry<R> {
-    /// An empty table of `node`.
+    /// An empty table of a program of `node`.
     #[must_use]
-    pub fn new(node: NodeId, view: watch::Receiver<Arc<ClusterView>>) -> Self {
-        Self { node, view, entries: RwLock::new(HashMap::new()) }
+    pub fn new(node: NodeId, program: Program, view: watch::Receiver<Arc<ClusterView>>) -> Self {
+        Self { node, program, view, entries: RwLock::new(HashMap::new()) }
     }
 
     /// The entry of a partition; `None` when this program does not host it.
@@ -121,7 +122,7 @@ impl<R: HostedReplica> Registry<R> {
         let replica = resolve_partition(view, &record, partition).and_then(|partition| {
             match self.get(partition.id()) {
                 Some(hosting) => hosting.online(),
-                None => Err(not_hosted(view, self.node, partition)),
+                None => Err(not_hosted(view, self.node, self.program, partition)),
             }
         });
         (Some(record), replica)
@@ -195,6 +196,12 @@ pub fn resolve_partition<'a>(
     })
 }
 
+/// A partition's name for people: TOPIC-INDEX, or with the topic's id where that is all that is known.
+#[must_use]
+pub fn name_of(view: &ClusterView, id: TopicIdPartition) -> String {
+    view.topic(id.topic_id).map_or_else(|| id.to_string(), |topic| format!("{}-{}", topic.name, id.partition))
+}
+
 /// Who leads a partition by its record, and where; `None` before the first leadership.
 #[must_use]
 pub fn leader_hint(view: &ClusterView, record: &PartitionRecord) -> Option<LeaderHint> {
@@ -206,16 +213,24 @@ pub fn leader_hint(view: &ClusterView, record: &PartitionRecord) -> Option<Leade
     Some(LeaderHint { leader: record.leader, epoch, endpoint })
 }
 
-/// What a request for a partition gets that this program does not host.
-#[must_use]
-pub fn not_hosted(view: &ClusterView, node: NodeId, record: &PartitionRecord) -> ReplicationError {
+/// What a request for a partition gets that `program` of `node` does not host.
+fn not_hosted(
+    view: &ClusterView,
+    node: NodeId,
+    program: Program,
+    record: &PartitionRecord,
+) -> ReplicationError {
     let error = match record.leader {
         None => {
             ReplicationError::new(ErrorCode::LeaderNotAvailable, "the partition has no leader at present")
         }
-        Some(leader) if leader == node => ReplicationError::new(
+        Some(leader) if leader == node && program == Program::LeaderSvc => ReplicationError::new(
             ErrorCode::ReplicaNotAvailable,
             "the partition is not open on this node yet",
+        ),
+        Some(leader) if leader == node => ReplicationError::new(
+            ErrorCode::NotLeaderOrFollower,
+            format!("this is a follower-agent; the leader-svc of its node {node} leads the partition"),
         ),
         Some(leader) => ReplicationError::new(
             ErrorCode::NotLeaderOrFollower,
@@ -243,4 +258,43 @@ pub fn with_hint(
     let record = topic.and_then(|topic| view.partition(TopicIdPartition::new(topic, partition)));
     let hint = record.and_then(|record| leader_hint(view, record));
     error.with_leader(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use highwater_coordination::{Coordination as _, FileCoordination, FileOptions};
+    use highwater_types::{Incarnation, IsrMember, TopicProperties};
+
+    use super::*;
+    use crate::test_replica::TestReplica;
+
+    #[tokio::test]
+    async fn the_agent_of_the_leaders_node_names_the_leader_and_the_leader_itself_asks_for_patience() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = FileCoordination::open(dir.path(), FileOptions::default()).await.unwrap();
+        let node = NodeId::new(1).unwrap();
+        let name = "t".parse().unwrap();
+        let properties = TopicProperties::default();
+        let topic = TopicRecord { id: TopicId::random(), name, partitions: 1, properties, deleted: false };
+        let id = TopicIdPartition::new(topic.id, PartitionIndex::new(0).unwrap());
+        let asked = TopicRef::Id(topic.id);
+        let new = PartitionRecord::new(id, vec![node]);
+        let led = PartitionRecord {
+            leader: Some(node),
+            leader_epoch: Some(LeaderEpoch::FIRST),
+            isr: vec![IsrMember { node, incarnation: Incarnation::new(7).unwrap() }],
+            ..new.clone()
+        };
+        let expected = new.partition_epoch;
+        store.create_topic(topic, vec![new]).await.unwrap();
+        store.swap_partition(led, expected).await.unwrap();
+        let answer = |program| {
+            let registry = Registry::<TestReplica>::new(node, program, store.view());
+            let view = registry.view();
+            let error = registry.find(&view, &asked, id.partition).1.unwrap_err();
+            (error.code, error.leader.and_then(|hint| hint.leader))
+        };
+        assert_eq!(answer(Program::FollowerAgent), (ErrorCode::NotLeaderOrFollower, Some(node)));
+        assert_eq!(answer(Program::LeaderSvc), (ErrorCode::ReplicaNotAvailable, Some(node)));
+    }
 }

@@ -232,7 +232,12 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
     fn apply(&mut self, asks: &Asks, result: PartitionResult) {
         let asked = result.id().and_then(|id| Some((id, asks.get(id)?)));
         let Some((id, ask)) = asked else {
-            tracing::warn!(leader = %self.key.leader, ?result.topic_id, ?result.partition, "an answer names a partition that was not asked for");
+            let named = result
+                .topic
+                .as_ref()
+                .map(ToString::to_string)
+                .or_else(|| result.topic_id.map(|id| id.to_string()));
+            tracing::warn!(leader = %self.key.leader, topic = named, partition = %result.partition, "an answer names a partition that was not asked for");
             return;
         };
         let Some(partition) = self.members.get(id).map(Arc::clone) else { return };
@@ -274,10 +279,6 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
     /// One partition's batch is larger than this program takes: found out by asking for each alone.
     fn on_too_large(&mut self, asks: &Asks, message: &str) {
         let Some((id, ask)) = self.members.too_large(asks) else { return };
-        tracing::error!(
-            partition = %id, message,
-            "a batch is larger than replica.fetch.batch.max.bytes allows: raise it on this node"
-        );
         if let Some(partition) = self.members.get(id) {
             let error = ReplicationError::new(ErrorCode::MessageTooLarge, message);
             partition.on_answer(&ask.position, Err(error), self.clock.now());

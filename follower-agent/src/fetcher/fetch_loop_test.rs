@@ -378,7 +378,7 @@ async fn a_batch_that_is_too_large_fails_its_partition_and_no_other() {
     }
     assert_eq!((begun.elapsed(), rig.reconnects()), (Duration::ZERO, 0), "the connection is good");
     let state = partitions[1].state(rig.clock.now());
-    let reason = FailureReason::Leader(ErrorCode::MessageTooLarge);
+    let reason = FailureReason::BatchTooLarge;
     assert!(
         matches!(&state, PartitionFetchState::Delayed { reason: why, .. } if *why == reason),
         "{state:?}"

@@ -6,6 +6,7 @@
 //! core's, and the log, which is the replica's.
 
 mod queues;
+mod trouble;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -28,6 +29,7 @@ use highwater_types::{
 use parking_lot::Mutex;
 
 use self::queues::{FlushQueue, Queued, Work, WorkQueue};
+use self::trouble::Trouble;
 use crate::fetcher::{Applied, Followed, ReadySet};
 
 /// How many answers of one partition may wait for their append, whatever their size.
@@ -65,8 +67,7 @@ pub(crate) struct FollowedPartition {
     ready: Mutex<Option<Arc<ReadySet>>>,
     /// What the leader was last asked.
     question: Mutex<Option<AskOffsets>>,
-    /// Why it waits or has failed, as it was last logged.
-    trouble: Mutex<Option<String>>,
+    trouble: Trouble,
 }
 
 impl FollowedPartition {
@@ -87,7 +88,7 @@ impl FollowedPartition {
             leadership: Mutex::new(None),
             ready: Mutex::new(None),
             question: Mutex::new(None),
-            trouble: Mutex::new(None),
+            trouble: Trouble::default(),
         })
     }
 
@@ -184,23 +185,12 @@ impl FollowedPartition {
         }
     }
 
-    /// Logs why the partition waits or has failed, once per reason.
     fn note_trouble(&self) {
-        let (reason, has_failed) = match self.replica.state(self.context.clocks.monotonic.now()) {
-            PartitionFetchState::Delayed { reason, .. } => (reason.to_string(), false),
-            PartitionFetchState::Failed { reason, .. } => (reason.to_string(), true),
-            PartitionFetchState::Truncating | PartitionFetchState::Fetching => return,
-        };
-        let mut trouble = self.trouble.lock();
-        if trouble.as_ref() == Some(&reason) {
-            return;
+        let now = self.context.clocks.monotonic.now();
+        let (state, failures) = self.replica.inspect(|core| (core.state(now), core.failures()));
+        if !matches!(state, PartitionFetchState::Truncating | PartitionFetchState::Fetching) {
+            self.trouble.note(&self.name(), self.replica.id(), &state, failures);
         }
-        if has_failed {
-            tracing::error!(partition = %self.name(), reason, "failed");
-        } else {
-            tracing::warn!(partition = %self.name(), reason, "delayed");
-        }
-        *trouble = Some(reason);
     }
 }
 
@@ -251,8 +241,8 @@ impl Followed for FollowedPartition {
             None if step.progress => Applied::Records,
             None => Applied::Nothing,
         };
-        if step.progress && self.trouble.lock().take().is_some() {
-            tracing::info!(partition = %self.name(), "fetches again");
+        if step.progress {
+            self.trouble.over(&self.topic.name, self.replica.id());
         }
         self.absorb(step);
         applied

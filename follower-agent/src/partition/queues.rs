@@ -75,9 +75,12 @@ impl WorkQueue {
     pub(super) fn push(&self, work: Work) {
         match self.0.try_push(work) {
             Ok(()) => {}
-            Err(PushError::Full(work)) => {
+            Err(PushError::Full(_)) => {
                 debug_assert!(false, "the partition pauses before the queue is full");
-                tracing::error!(?work, "the queue of a partition's work is full");
+                tracing::error!(
+                    queue = self.0.name(),
+                    "the queue of a partition's work is full; some is left undone"
+                );
             }
             // Being closed, or a job panicked: nothing of this partition is acknowledged any more.
             Err(PushError::Closed(_)) => {}

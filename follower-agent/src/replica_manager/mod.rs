@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use highwater_coordination::ClusterView;
 use highwater_protocol::follower::BackoffConfig;
-use highwater_serving::registry::{Hosting, Registry};
+use highwater_serving::registry::{Hosting, Registry, name_of};
 use highwater_serving::strays::Strays;
-use highwater_serving::{HostedReplica as _, Volume};
+use highwater_serving::{Attempts, PartitionHost as _, Volume};
 use highwater_types::{
     ErrorCode, NodeId, PartitionEpoch, PartitionRecord, Program, ReplicationError, TopicIdPartition,
     TopicRecord,
@@ -88,8 +88,7 @@ enum Done {
 pub(crate) struct ReplicaManager {
     shared: Arc<Shared>,
     slots: HashMap<TopicIdPartition, Slot>,
-    /// How long the last pause of a partition was; forgotten when it is open.
-    pauses: HashMap<TopicIdPartition, Duration>,
+    attempts: Attempts,
     tasks: JoinSet<Done>,
     strays: Strays,
 }
@@ -99,7 +98,7 @@ impl ReplicaManager {
         Self {
             shared,
             slots: HashMap::new(),
-            pauses: HashMap::new(),
+            attempts: Attempts::new(RETRY_MIN, RETRY_MAX),
             tasks: JoinSet::new(),
             strays: Strays::default(),
         }
@@ -211,16 +210,19 @@ impl ReplicaManager {
     fn on_done(&mut self, done: Result<Done, JoinError>) {
         match done {
             Ok(Done::Opened(id, _, Opened::Follows(partition))) => {
-                self.pauses.remove(&id);
+                self.attempts.forget(id);
                 self.shared.registry.set(id, Hosting::Online(Arc::clone(&partition)));
                 self.slots.insert(id, Slot::Following(partition));
             }
+            // While the leadership moves away from this node's leader-svc.
             Ok(Done::Opened(id, seen, Opened::Held)) => {
                 self.pause(id, seen, "the node's other program holds the log".to_owned());
             }
             Ok(Done::Opened(id, seen, Opened::Failed(why))) => {
-                tracing::error!(partition = %id, error = why, "could not open a replica");
-                self.pause(id, seen, why);
+                if self.pause(id, seen, why.clone()) {
+                    let partition = name_of(&self.shared.registry.view(), id);
+                    tracing::error!(partition, topic_id = %id.topic_id, error = why, "could not open a replica; trying on");
+                }
             }
             Ok(Done::Closed(id)) => drop(self.slots.remove(&id)),
             // Its slot stays as it was: whatever broke would break again.
@@ -230,16 +232,18 @@ impl ReplicaManager {
         }
     }
 
-    fn pause(&mut self, id: TopicIdPartition, seen: PartitionEpoch, why: String) {
-        let pause = self.pauses.get(&id).map_or(RETRY_MIN, |last| last.saturating_mul(2).min(RETRY_MAX));
-        self.pauses.insert(id, pause);
+    /// Answers whether the reason is another one than the last.
+    fn pause(&mut self, id: TopicIdPartition, seen: PartitionEpoch, why: String) -> bool {
+        let (pause, is_news) = self.attempts.failed(id, &why);
         self.slots.insert(id, Slot::Paused { until: Instant::now() + pause, seen });
         let why = ReplicationError::new(ErrorCode::ReplicaNotAvailable, why);
         self.shared.registry.set(id, Hosting::Failed(why));
+        is_news
     }
 
     /// Stops to follow a partition.
     fn leave(&mut self, id: TopicIdPartition) {
+        self.attempts.forget(id);
         match self.slots.get(&id) {
             Some(Slot::Following(partition)) => {
                 let partition = Arc::clone(partition);
@@ -290,7 +294,7 @@ impl ReplicaManager {
         while let Some(done) = self.tasks.join_next().await {
             // A replica that was opened at the last moment.
             if let Ok(Done::Opened(_, _, Opened::Follows(partition))) = done {
-                tracing::debug!(partition = %partition.id(), "closing what was just opened");
+                tracing::debug!(partition = partition.name(), "closing what was just opened");
                 partition.close(CLOSE_PATIENCE).await;
             }
         }

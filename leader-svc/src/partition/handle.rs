@@ -235,7 +235,8 @@ impl LedPartition {
                     }
                 }
                 LeaderEffect::IsrChanged(isr) => {
-                    tracing::info!(partition = %self.id_name(), ?isr, "the in-sync set changed");
+                    let nodes: Vec<_> = isr.iter().map(|member| member.node.to_string()).collect();
+                    tracing::info!(partition = %self.id_name(), in_sync = nodes.join(", "), "the in-sync set changed");
                     self.give_up_commits_below_min_isr();
                 }
                 LeaderEffect::Superseded => self.on_superseded(),

@@ -15,10 +15,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_coordination::{ClusterView, Membership, ProgramState, first_leadership_delay};
-use highwater_serving::Volume;
-use highwater_serving::registry::{Hosting, Registry};
+use highwater_serving::registry::{Hosting, Registry, name_of};
 use highwater_serving::strays::Strays;
 use highwater_serving::volume::on_disk;
+use highwater_serving::{Attempts, Volume};
 use highwater_types::{
     ErrorCode, NodeId, PartitionEpoch, PartitionRecord, Program, ReplicationError, TopicIdPartition,
     TopicRecord,
@@ -71,8 +71,8 @@ enum Slot {
     Leading(Arc<LedPartition>),
     /// A task closes the log, or gives it up.
     Closing,
-    /// An attempt failed; the next one is at this time, or with a newer record.
-    Paused { until: Instant, seen: PartitionEpoch },
+    /// An attempt failed; the next one is at this time, or with a newer record. `None`: only a newer record helps.
+    Paused { until: Option<Instant>, seen: PartitionEpoch },
 }
 
 #[derive(Debug)]
@@ -87,8 +87,7 @@ enum Done {
 pub(crate) struct ReplicaManager {
     shared: Arc<Shared>,
     slots: HashMap<TopicIdPartition, Slot>,
-    /// How long the last pause of a partition was; forgotten when it leads.
-    pauses: HashMap<TopicIdPartition, Duration>,
+    attempts: Attempts,
     tasks: JoinSet<Done>,
     strays: Strays,
 }
@@ -98,7 +97,7 @@ impl ReplicaManager {
         Self {
             shared,
             slots: HashMap::new(),
-            pauses: HashMap::new(),
+            attempts: Attempts::new(RETRY_MIN, RETRY_MAX),
             tasks: JoinSet::new(),
             strays: Strays::default(),
         }
@@ -167,9 +166,9 @@ impl ReplicaManager {
             }
             Some(Slot::Standing | Slot::Closing) => return None,
             Some(Slot::Paused { until, seen })
-                if *until > Instant::now() && *seen >= record.partition_epoch =>
+                if until.is_none_or(|until| until > Instant::now()) && *seen >= record.partition_epoch =>
             {
-                return Some(*until);
+                return *until;
             }
             Some(Slot::Paused { .. } | Slot::WaitsItsTurn { .. }) | None => {}
         }
@@ -225,7 +224,9 @@ impl ReplicaManager {
             Ok(Done::Stood(id, seen, stood)) => self.on_stood(id, seen, stood, view),
             Ok(Done::Closed(id)) => self.slots.remove(&id).is_some(),
             Ok(Done::GivenUp(id, seen)) => {
-                self.pause(id, seen, disk_failed());
+                let why = disk_failed();
+                let (pause, _) = self.attempts.failed(id, &why.message);
+                self.pause(id, seen, Some(pause), why);
                 true
             }
             Err(failed) => {
@@ -251,7 +252,7 @@ impl ReplicaManager {
                     log_end = partition.replica().log_end().get(),
                     "leading"
                 );
-                self.pauses.remove(&id);
+                self.attempts.forget(id);
                 self.shared.registry.set(id, Hosting::Online(Arc::clone(&partition)));
                 self.slots.insert(id, Slot::Leading(Arc::clone(&partition)));
                 let newest = view.partition(id);
@@ -266,18 +267,33 @@ impl ReplicaManager {
                 true
             }
             Stood::Failed(why) => {
-                tracing::warn!(partition = %id, error = %why, "could not take the leadership");
-                self.pause(id, seen, why);
+                let (pause, is_news) = self.attempts.failed(id, &why.message);
+                if is_news {
+                    tracing::warn!(partition = name_of(view, id), topic_id = %id.topic_id, error = %why, "could not take the leadership; trying on");
+                }
+                self.pause(id, seen, Some(pause), why);
+                true
+            }
+            Stood::Ineligible(why) => {
+                if self.attempts.failed(id, &why.message).1 {
+                    tracing::warn!(partition = name_of(view, id), topic_id = %id.topic_id, error = %why, "cannot lead");
+                }
+                self.pause(id, seen, None, why);
                 true
             }
         }
     }
 
-    fn pause(&mut self, id: TopicIdPartition, seen: PartitionEpoch, why: ReplicationError) {
-        let pause = self.pauses.get(&id).map_or(RETRY_MIN, |last| (*last * 2).min(RETRY_MAX));
-        self.pauses.insert(id, pause);
+    /// Nothing is tried before `pause` is over; without one, before a newer record is seen.
+    fn pause(
+        &mut self,
+        id: TopicIdPartition,
+        seen: PartitionEpoch,
+        pause: Option<Duration>,
+        why: ReplicationError,
+    ) {
         self.shared.registry.set(id, Hosting::Failed(why));
-        self.slots.insert(id, Slot::Paused { until: Instant::now() + pause, seen });
+        self.slots.insert(id, Slot::Paused { until: pause.map(|pause| Instant::now() + pause), seen });
     }
 
     /// Answers whether the records are to be looked at again.
@@ -335,6 +351,7 @@ impl ReplicaManager {
                     self.slots.remove(&id);
                 }
             }
+            self.attempts.forget(id);
         }
     }
 

@@ -8,13 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_coordination::{
-    Candidate, CasOutcome, CoordinationError, first_leadership, renewed_leadership,
+    Candidate, CasOutcome, CoordinationError, Ineligible, first_leadership, renewed_leadership,
 };
 use highwater_log::{LockGuard, OnDamage, OsStorage};
 use highwater_protocol::leader::LeaderConfig;
 use highwater_replica::{Leading, OpenReplica};
 use highwater_serving::volume::on_disk;
-use highwater_types::{ErrorCode, PartitionRecord, ReplicationError, TopicIdPartition, TopicRecord};
+use highwater_types::{
+    ErrorCode, PartitionRecord, ReplicationError, TopicIdPartition, TopicPartition, TopicRecord,
+};
 use tokio::time::Instant;
 
 use super::Shared;
@@ -40,6 +42,8 @@ pub(super) enum Stood {
     Lost,
     /// Not now; the reason is what requests get until the next attempt.
     Failed(ReplicationError),
+    /// Not with this record and this log.
+    Ineligible(ReplicationError),
 }
 
 /// Takes the leadership of a partition, as far as the rules allow.
@@ -72,16 +76,31 @@ pub(super) async fn stand(
         Ok(proposal) => proposal,
         Err(why) => {
             give_back(replica).await;
-            let why = format!("node {} cannot lead: {why}", shared.node);
-            return Stood::Failed(ReplicationError::new(ErrorCode::LeaderNotAvailable, why));
+            let why = format!("node {} cannot lead: {why}{}", shared.node, advice(&why));
+            return Stood::Ineligible(ReplicationError::new(ErrorCode::LeaderNotAvailable, why));
         }
     };
-    match write(&shared, record.id(), proposal, &record).await {
+    match write(&shared, replica.partition(), proposal, &record).await {
         Some(won) => lead(&shared, topic, won, replica).await,
         None => {
             give_back(replica).await;
             Stood::Lost
         }
+    }
+}
+
+/// What a person can do about it.
+const fn advice(why: &Ineligible) -> &'static str {
+    match why {
+        Ineligible::NotElectable { .. } => {
+            "; it may lack acknowledged records. Start the nodes of the in-sync set on their own disks"
+        }
+        Ineligible::NotTheImporter { .. } => "; start that node",
+        Ineligible::ImportIncomplete { .. } => "; delete the topic and adopt its directory again",
+        Ineligible::NotAReplica
+        | Ineligible::NotNew { .. }
+        | Ineligible::NotTheRecordedLeader { .. }
+        | Ineligible::EpochsUsedUp => "",
     }
 }
 
@@ -124,7 +143,7 @@ async fn lock(
 /// Writes the proposal; the record by which this node leads, or `None` when it does not.
 async fn write(
     shared: &Arc<Shared>,
-    id: TopicIdPartition,
+    partition: &TopicPartition,
     proposal: PartitionRecord,
     before: &PartitionRecord,
 ) -> Option<PartitionRecord> {
@@ -142,10 +161,10 @@ async fn write(
             Ok(CasOutcome::Conflict(found)) => return is_ours(&found).then_some(found),
             Err(CoordinationError::NotFound(_)) => return None,
             Err(error) if error.is_retryable() => {
-                tracing::warn!(partition = %id, %error, "taking a leadership: the outcome is unknown, trying on");
+                tracing::warn!(%partition, topic_id = %proposal.topic_id, %error, "taking a leadership: the outcome is unknown, trying on");
             }
             Err(error) => {
-                tracing::error!(partition = %id, %error, "the store refuses a leadership");
+                tracing::error!(%partition, topic_id = %proposal.topic_id, %error, "the store refuses a leadership");
                 return None;
             }
         }
@@ -154,7 +173,7 @@ async fn write(
             () = shared.stop.cancelled() => return None,
         }
         pause = (pause * 2).min(CAS_RETRY_MAX);
-        let seen = coordination.view().borrow().partition(id).cloned();
+        let seen = coordination.view().borrow().partition(before.id()).cloned();
         if let Some(newer) = seen.filter(|seen| seen.partition_epoch > before.partition_epoch) {
             return is_ours(&newer).then(|| PartitionRecord::clone(&newer));
         }
@@ -174,6 +193,7 @@ async fn lead(
         high_watermark_propagation: shared.hw_propagation,
         isr_retry: ISR_RETRY,
     };
+    warn_of_losses(&replica);
     let leading = Leading { config, node: shared.node, record: record.clone() };
     let now = shared.context.clocks.monotonic.now();
     match on_disk(move || replica.lead(leading, now)).await {
@@ -188,10 +208,21 @@ async fn lead(
     }
 }
 
+fn warn_of_losses(replica: &OpenReplica<OsStorage>) {
+    let lost: Vec<_> = replica.report().damage.iter().map(|damage| damage.range.to_string()).collect();
+    if !lost.is_empty() {
+        tracing::warn!(
+            partition = %replica.partition(),
+            offsets = lost.join(", "),
+            "leads without these records, which no replica in sync has: reads of them answer DATA_LOSS, all others are served"
+        );
+    }
+}
+
 async fn give_back(replica: OpenReplica<OsStorage>) {
-    let id = replica.id();
+    let partition = replica.partition().clone();
     if let Err(error) = on_disk(move || replica.close()).await {
-        tracing::warn!(partition = %id, %error, "could not close the log cleanly");
+        tracing::warn!(%partition, %error, "could not close the log cleanly");
     }
 }
 

@@ -8,7 +8,7 @@ use highwater_coordination::{
 };
 use highwater_node::Clocks;
 use highwater_protocol::fetch::{FetchPartition, Requester, TopicRef};
-use highwater_serving::{FetchPurgatory, HostedReplica as _, Registry, Volume};
+use highwater_serving::{DataDir, FetchPurgatory, HostedReplica as _, Registry};
 use highwater_types::{
     ClusterId, Incarnation, IsrMember, LeaderEpoch, NodeId, NodeRecord, Offset, PartitionEpoch,
     PartitionIndex, Program, TopicId, TopicProperties,
@@ -105,8 +105,8 @@ async fn bench() -> Bench {
     let zero = || AtomicUsize::new(0);
     let store = Arc::new(LossyStore { store, lose_before: zero(), lose_after: zero(), swaps: zero() });
     let coordination: Arc<dyn Coordination> = Arc::clone(&store) as _;
-    let volume =
-        Volume::claim(&dir.path().join("data"), node(1), Program::LeaderSvc, &*coordination).await.unwrap();
+    let directory = DataDir::take(&dir.path().join("data"), node(1), Program::LeaderSvc).await.unwrap();
+    let volume = directory.join(&*coordination).await.unwrap();
     let topic = TopicRecord {
         id: TopicId::random(),
         name: "t".parse().unwrap(),
@@ -131,7 +131,7 @@ async fn bench() -> Bench {
     let shared = Shared {
         node: node(1),
         volume,
-        registry: Arc::new(Registry::new(node(1), coordination.view())),
+        registry: Arc::new(Registry::new(node(1), Program::LeaderSvc, coordination.view())),
         context: Arc::new(context),
         membership: Arc::new(Membership::new(coordination, node(1), Program::LeaderSvc, timeout)),
         replica_lag_time_max: Duration::from_secs(30),
@@ -195,6 +195,24 @@ async fn who_loses_the_leadership_gives_the_log_back() {
     let stood = stand(Arc::clone(&bench.shared), Arc::clone(&bench.topic), seen).await;
     assert!(matches!(stood, Stood::Lost), "{stood:?}");
     assert!(!bench.is_locked(), "the node's other program can follow now");
+}
+
+#[tokio::test]
+async fn who_is_not_electable_is_told_what_to_do_and_waits_for_another_record() {
+    let bench = bench().await;
+    let seen = bench.record();
+    let member = IsrMember { node: node(1), incarnation: Incarnation::new(7).unwrap() };
+    let others = PartitionRecord {
+        leader: Some(node(1)),
+        leader_epoch: Some(LeaderEpoch::FIRST),
+        isr: vec![member],
+        ..PartitionRecord::clone(&seen)
+    };
+    bench.store.store.swap_partition(others, seen.partition_epoch).await.unwrap();
+    let Stood::Ineligible(why) = bench.stand().await else { panic!("another incarnation stood") };
+    assert!(why.message.contains("(in the in-sync set: 0000000000000007)"), "{why}");
+    assert!(why.message.contains("Start the nodes of the in-sync set"), "{why}");
+    assert!(!bench.is_locked());
 }
 
 #[tokio::test]

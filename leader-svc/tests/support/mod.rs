@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_node::config::{CommonSettings, Settings as _, Sources, load};
-use highwater_node::grpc::Listener;
 use highwater_proto::v1;
 use highwater_proto::v1::cluster_service_client::ClusterServiceClient;
 use highwater_proto::v1::log_service_client::LogServiceClient;
@@ -42,6 +41,7 @@ pub(crate) fn config(root: &Path, node: i32, settings: &[(&'static str, &str)]) 
         ("data.dir", root.join(format!("data-{node}")).display().to_string()),
         ("coordination", format!("file:{}", root.join("store").display())),
         ("leader.stagger.ms", "100ms".to_owned()),
+        ("listen", "127.0.0.1:0".to_owned()),
     ];
     flags.extend(settings.iter().map(|(name, value)| (*name, (*value).to_owned())));
     let values = load(&keys, &Sources { flags, ..Sources::default() }).unwrap();
@@ -64,8 +64,7 @@ pub(crate) async fn try_start(
     node: i32,
     settings: &[(&'static str, &str)],
 ) -> Result<Node, BuildError> {
-    let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await?;
-    let service = build(config(root, node, settings), listener).await?;
+    let service = build(config(root, node, settings)).await?;
     let channel = Endpoint::from_shared(format!("http://{}", service.address())).unwrap().connect_lazy();
     let (purgatory, stop) = (Arc::clone(service.purgatory()), CancellationToken::new());
     let running = tokio::spawn(service.run(stop.clone()));

@@ -61,12 +61,18 @@ impl Running {
     }
 }
 
-fn settings<S: Settings>(root: &Path, node: i32, own: &[(&'static str, &str)]) -> (CommonSettings, S) {
+fn settings<S: Settings>(
+    root: &Path,
+    node: i32,
+    listen: SocketAddr,
+    own: &[(&'static str, &str)],
+) -> (CommonSettings, S) {
     let keys = [CommonSettings::KEYS, S::KEYS].concat();
     let mut flags: Vec<(&'static str, String)> = vec![
         ("node.id", node.to_string()),
         ("data.dir", root.join(format!("data-{node}")).display().to_string()),
         ("coordination", format!("file:{}", root.join("store").display())),
+        ("listen", listen.to_string()),
     ];
     flags.extend(own.iter().map(|(name, value)| (*name, (*value).to_owned())));
     let values = load(&keys, &Sources { flags, ..Sources::default() }).unwrap();
@@ -105,9 +111,8 @@ impl Cluster {
 
     async fn lead_as(&mut self, node: i32, address: SocketAddr, own: &[(&'static str, &str)]) {
         let own = [&[("leader.stagger.ms", "100ms")], own].concat();
-        let (common, own) = settings(self.root.path(), node, &own);
-        let listener = Listener::bind(address).await.unwrap();
-        let service = leader_svc::build(leader_svc::Config { common, own }, listener).await.unwrap();
+        let (common, own) = settings(self.root.path(), node, address, &own);
+        let service = leader_svc::build(leader_svc::Config { common, own }).await.unwrap();
         let (address, stop) = (service.address(), CancellationToken::new());
         let ended = stop.clone();
         let task = tokio::spawn(async move { service.run(ended).await.map_err(|e| e.to_string()) });
@@ -120,9 +125,9 @@ impl Cluster {
 
     /// Starts the follower-agent of a node.
     pub(crate) async fn follow(&mut self, node: i32, own: &[(&'static str, &str)]) -> Following {
-        let (common, own) = settings(self.root.path(), node, own);
-        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
-        let agent = follower_agent::build(follower_agent::Config { common, own }, listener).await.unwrap();
+        let address = "127.0.0.1:0".parse().unwrap();
+        let (common, own) = settings(self.root.path(), node, address, own);
+        let agent = follower_agent::build(follower_agent::Config { common, own }).await.unwrap();
         let (address, stop) = (agent.address(), CancellationToken::new());
         let ended = stop.clone();
         let task = tokio::spawn(async move { agent.run(ended).await.map_err(|e| e.to_string()) });

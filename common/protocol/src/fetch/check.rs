@@ -170,12 +170,13 @@ pub fn plan_read(
         Position::Diverging(at) => Ok(ReadPlan { snapshot, diverging: Some(at), from, upper: from }),
         Position::OutOfRange => Err(ReplicationError::new(
             ErrorCode::OffsetOutOfRange,
-            format!(
-                "offset {from} (last epoch {}) is outside of {}..{}",
-                request.last_fetched_epoch.map_or_else(|| "none".to_owned(), |e| e.get().to_string()),
-                log.log_start,
-                log.log_end
-            ),
+            match request.last_fetched_epoch {
+                Some(epoch) => format!(
+                    "offset {from} (last epoch {epoch}) is outside of {}..{}",
+                    log.log_start, log.log_end
+                ),
+                None => format!("offset {from} is outside of {}..{}", log.log_start, log.log_end),
+            },
         )),
     }
 }

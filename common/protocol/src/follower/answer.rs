@@ -127,10 +127,15 @@ impl FollowerPartition {
         // What passes by itself at the leader is waited for without end. So is its damage, which is repaired there, and an
         // out-of-range while appends are under way: they are settled first.
         let passes = matches!(code, ErrorCode::OffsetOutOfRange | ErrorCode::DataLoss);
+        let reason = match code {
+            // No leader says this of a fetch: the caller found the answer too large.
+            ErrorCode::MessageTooLarge => FailureReason::BatchTooLarge,
+            code => FailureReason::Leader(code),
+        };
         if passes || code.retry() == Retry::Retryable {
-            self.delay(FailureReason::Leader(code), now, randomness);
+            self.delay(reason, now, randomness);
         } else {
-            self.delay_or_fail(FailureReason::Leader(code), now, randomness);
+            self.delay_or_fail(reason, now, randomness);
         }
         if code == ErrorCode::StaleIncarnation && self.phase == Phase::Fetching {
             // The wait just begun goes on over the renewal, so that renewing does not spin.
@@ -182,7 +187,8 @@ impl FollowerPartition {
             let refusal = if batch.base < accepted.end && !begins {
                 Some(format!("batch {} lies below the expected offset {}", batch.base, accepted.end))
             } else if batch.epoch > Some(self.leader_epoch) || batch.epoch < floor {
-                Some(format!("batch {} has leader epoch {:?}, out of order", batch.base, batch.epoch))
+                let epoch = batch.epoch.map_or_else(|| "none".to_owned(), |epoch| epoch.to_string());
+                Some(format!("batch {} has leader epoch {epoch}, out of order", batch.base))
             } else {
                 None
             };

@@ -12,6 +12,8 @@ use crate::Randomness;
 pub enum FailureReason {
     /// The leader refused.
     Leader(ErrorCode),
+    /// The leader's next batch is larger than this node takes.
+    BatchTooLarge,
     /// The answer's records fail their checks, or do not continue the log.
     BadRecords(String),
     /// The own disk failed.
@@ -42,6 +44,7 @@ impl FailureReason {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Leader(_) => "leader_error",
+            Self::BatchTooLarge => "batch_too_large",
             Self::BadRecords(_) => "bad_records",
             Self::Storage(_) => "storage",
             Self::Fenced => "fenced",
@@ -56,6 +59,9 @@ impl fmt::Display for FailureReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Leader(code) => write!(f, "the leader answers {code:?}"),
+            Self::BatchTooLarge => {
+                f.write_str("the next batch is larger than this node takes: raise its replica.fetch.batch.max.bytes")
+            }
             Self::BadRecords(what) => write!(f, "the leader's records were refused: {what}"),
             Self::Storage(what) => write!(f, "the disk failed: {what}"),
             Self::Fenced => f.write_str("the leader epoch is over; waiting for the new one"),

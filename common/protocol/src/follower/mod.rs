@@ -279,6 +279,12 @@ impl FollowerPartition {
         self.log_version
     }
 
+    /// How many answers in a row brought no progress.
+    #[must_use]
+    pub const fn failures(&self) -> u32 {
+        self.fetch_backoff.attempts()
+    }
+
     /// What this replica holds as its durability asks (design.md 3), below any damage.
     #[must_use]
     pub fn acknowledged(&self) -> Offset {

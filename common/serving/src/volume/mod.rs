@@ -37,6 +37,20 @@ const LOCK_RETRY: Duration = Duration::from_millis(50);
 /// Unused read buffers that a program keeps, in bytes.
 const IDLE_BUFFER_BYTES: usize = 64 << 20;
 
+/// A data directory of which one program of its node has made sure, on the way to a [`Volume`].
+#[derive(Clone, Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    node: NodeId,
+    program: Program,
+    locks: PartitionLocks,
+    boot_id: Uuid,
+    /// The cluster that it says it belongs to.
+    cluster_id: Option<ClusterId>,
+    /// Keeps a second process of this program out: it would take the node's address, and with it all its followers.
+    running: Arc<LockGuard>,
+}
+
 /// A data directory in use.
 #[derive(Clone, Debug)]
 pub struct Volume {
@@ -52,7 +66,6 @@ pub struct Volume {
     pub read_buffers: BufferPool,
     /// The cluster that it belongs to.
     pub cluster_id: ClusterId,
-    /// Keeps a second process of this program out: it would take the node's address, and with it all its followers.
     _program: Arc<LockGuard>,
 }
 
@@ -89,42 +102,49 @@ pub fn fresh_incarnation() -> Incarnation {
     }
 }
 
-impl Volume {
-    /// Takes `data_dir` into use for `node`, creating it if need be, and the cluster if there is none.
+impl DataDir {
+    /// Takes `path` for a program of `node`, creating it if need be: what can be found wrong with it without the cluster is
+    /// found here. Waits a little for an earlier process of the program that is stopping.
     ///
     /// # Errors
-    /// [`VolumeError`]; a start may simply be tried again.
-    pub async fn claim(
-        data_dir: &Path,
-        node: NodeId,
-        program: Program,
-        coordination: &dyn Coordination,
-    ) -> Result<Self, VolumeError> {
-        let storage = OsStorage;
-        let directory = data_dir.to_owned();
+    /// [`VolumeError`], but none of the store's.
+    pub async fn take(path: &Path, node: NodeId, program: Program) -> Result<Self, VolumeError> {
+        let (storage, directory) = (OsStorage, path.to_owned());
         let (known, locks, boot_id) = on_disk(move || {
             storage.create_dir_all(&directory)?;
             let known = MetaProperties::read(&storage, &directory)?;
+            known.as_ref().map_or(Ok(()), |known| known.check_node(&directory, node))?;
             let injected = std::env::var("HIGHWATER_BOOT_ID").ok();
             Ok::<_, VolumeError>((known, PartitionLocks::open(&directory)?, boot_id(injected.as_deref())?))
         })
         .await?;
-        let running = lock_program(&locks, program).await?;
-        let proposed = known.map_or_else(ClusterId::random, |known| known.cluster_id);
-        let cluster_id = coordination.ensure_cluster_id(proposed).await?;
-        let volume = Self {
-            data_dir: data_dir.to_owned(),
-            storage,
-            locks,
-            boot_id,
-            read_buffers: BufferPool::new(IDLE_BUFFER_BYTES),
-            cluster_id,
-            _program: Arc::new(running),
-        };
-        volume.take_disk(node, program, coordination).await?;
-        Ok(volume)
+        let running = Arc::new(lock_program(&locks, program).await?);
+        let cluster_id = known.map(|known| known.cluster_id);
+        Ok(Self { path: path.to_owned(), node, program, locks, boot_id, cluster_id, running })
     }
 
+    /// Takes the directory into use in its cluster, which is founded if there is none. May be tried again.
+    ///
+    /// # Errors
+    /// [`VolumeError`].
+    pub async fn join(&self, coordination: &dyn Coordination) -> Result<Volume, VolumeError> {
+        let proposed = self.cluster_id.clone().unwrap_or_else(ClusterId::random);
+        let cluster_id = coordination.ensure_cluster_id(proposed).await?;
+        let volume = Volume {
+            data_dir: self.path.clone(),
+            storage: OsStorage,
+            locks: self.locks.clone(),
+            boot_id: self.boot_id,
+            read_buffers: BufferPool::new(IDLE_BUFFER_BYTES),
+            cluster_id,
+            _program: Arc::clone(&self.running),
+        };
+        volume.take_disk(self.node, self.program, coordination).await?;
+        Ok(volume)
+    }
+}
+
+impl Volume {
     /// Under the lock of the disk's identity: claims the volume and rotates the identity.
     async fn take_disk(
         &self,
@@ -255,187 +275,5 @@ pub async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-
-    use async_trait::async_trait;
-    use highwater_coordination::{CasOutcome, ClusterView, FileCoordination, FileOptions, Liveness};
-    use highwater_log::checkpoint::{CheckpointState, write_partition_metadata};
-    use highwater_types::{NodeRecord, PartitionEpoch, PartitionRecord};
-    use tokio::sync::watch;
-
-    use super::*;
-
-    async fn store(dir: &Path) -> FileCoordination {
-        FileCoordination::open(&dir.join("store"), FileOptions::default()).await.unwrap()
-    }
-
-    fn node(id: i32) -> NodeId {
-        NodeId::new(id).unwrap()
-    }
-
-    fn plant(volume: &Volume, name: &str) -> (TopicPartition, TopicId, Incarnation) {
-        let partition = TopicPartition::from_directory_name(name).unwrap();
-        let dir = volume.data_dir.join(name);
-        let (topic, incarnation) = (TopicId::random(), fresh_incarnation());
-        volume.storage.create_dir_all(&dir).unwrap();
-        write_partition_metadata(&volume.storage, &dir, topic).unwrap();
-        let (mut file, _) = CheckpointFile::open(&volume.storage, &dir).unwrap();
-        file.write_durable(&CheckpointState::new(topic, incarnation)).unwrap();
-        (partition, topic, incarnation)
-    }
-
-    fn incarnation_of(volume: &Volume, partition: &TopicPartition) -> Incarnation {
-        let dir = volume.data_dir.join(partition.directory_name());
-        CheckpointFile::read(&volume.storage, &dir).unwrap().into_state().unwrap().incarnation
-    }
-
-    #[tokio::test]
-    async fn a_volume_of_another_node_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = store(dir.path()).await;
-        let data = dir.path().join("data");
-        drop(Volume::claim(&data, node(1), Program::LeaderSvc, &store).await.unwrap());
-        let error = Volume::claim(&data, node(2), Program::LeaderSvc, &store).await.unwrap_err();
-        assert!(error.to_string().contains("belongs to node 1"), "{error}");
-        drop(Volume::claim(&data, node(1), Program::LeaderSvc, &store).await.unwrap());
-    }
-
-    #[tokio::test]
-    async fn a_directory_has_one_process_of_each_program() {
-        let dir = tempfile::tempdir().unwrap();
-        let (store, data) = (store(dir.path()).await, dir.path().join("data"));
-        let leader = Volume::claim(&data, node(1), Program::LeaderSvc, &store).await.unwrap();
-        let _agent = Volume::claim(&data, node(1), Program::FollowerAgent, &store).await.unwrap();
-        let _clone = leader.clone();
-        drop(leader);
-        let error = Volume::claim(&data, node(1), Program::LeaderSvc, &store).await.unwrap_err();
-        assert_eq!(error.to_string(), "another leader-svc runs on this data directory");
-    }
-
-    /// A store that looks, with every change of a node's record, whether another start could begin now.
-    #[derive(Debug)]
-    struct Onlooker {
-        store: FileCoordination,
-        data: PathBuf,
-        changes: AtomicU32,
-        saw_it_free: AtomicBool,
-    }
-
-    #[async_trait]
-    impl Coordination for Onlooker {
-        fn view(&self) -> watch::Receiver<Arc<ClusterView>> {
-            self.store.view()
-        }
-
-        async fn ensure_cluster_id(&self, proposed: ClusterId) -> Result<ClusterId, CoordinationError> {
-            self.store.ensure_cluster_id(proposed).await
-        }
-
-        async fn create_topic(
-            &self,
-            topic: TopicRecord,
-            partitions: Vec<PartitionRecord>,
-        ) -> Result<CasOutcome<TopicRecord>, CoordinationError> {
-            self.store.create_topic(topic, partitions).await
-        }
-
-        async fn delete_topic(&self, id: TopicId) -> Result<TopicRecord, CoordinationError> {
-            self.store.delete_topic(id).await
-        }
-
-        async fn swap_partition(
-            &self,
-            new: PartitionRecord,
-            expected: PartitionEpoch,
-        ) -> Result<CasOutcome<PartitionRecord>, CoordinationError> {
-            self.store.swap_partition(new, expected).await
-        }
-
-        async fn swap_node(
-            &self,
-            new: NodeRecord,
-            expected: u64,
-        ) -> Result<CasOutcome<NodeRecord>, CoordinationError> {
-            let locks = PartitionLocks::open(&self.data).unwrap();
-            let other = DiskIdFile::try_lock(&OsStorage, &self.data, &locks).unwrap();
-            self.saw_it_free.fetch_or(other.is_some(), Ordering::Relaxed);
-            self.changes.fetch_add(1, Ordering::Relaxed);
-            self.store.swap_node(new, expected).await
-        }
-
-        async fn renew_liveness(
-            &self,
-            node: NodeId,
-            program: Program,
-        ) -> Result<Liveness, CoordinationError> {
-            self.store.renew_liveness(node, program).await
-        }
-
-        async fn refresh(&self) -> Result<Arc<ClusterView>, CoordinationError> {
-            self.store.refresh().await
-        }
-    }
-
-    #[tokio::test]
-    async fn no_other_start_of_the_node_begins_before_the_rotation_has_ended() {
-        let dir = tempfile::tempdir().unwrap();
-        let (data, store) = (dir.path().join("data"), store(dir.path()).await);
-        let (changes, saw_it_free) = (AtomicU32::new(0), AtomicBool::new(false));
-        let onlooker = Onlooker { store, data: data.clone(), changes, saw_it_free };
-        Volume::claim(&data, node(1), Program::LeaderSvc, &onlooker).await.unwrap();
-        assert_eq!(onlooker.changes.load(Ordering::Relaxed), 2, "next, then current");
-        assert!(
-            !onlooker.saw_it_free.load(Ordering::Relaxed),
-            "both starts would rotate, and one would fail"
-        );
-    }
-
-    #[tokio::test]
-    async fn a_volume_of_another_cluster_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let data = dir.path().join("data");
-        let first = store(dir.path()).await;
-        drop(Volume::claim(&data, node(1), Program::LeaderSvc, &first).await.unwrap());
-        let other = tempfile::tempdir().unwrap();
-        let second = store(other.path()).await;
-        second.ensure_cluster_id(ClusterId::random()).await.unwrap();
-        let error = Volume::claim(&data, node(1), Program::LeaderSvc, &second).await.unwrap_err();
-        assert!(error.to_string().contains("belongs to cluster"), "{error}");
-    }
-
-    #[tokio::test]
-    async fn the_same_disk_keeps_its_incarnations_and_a_copied_one_renews_them() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = store(dir.path()).await;
-        let data = dir.path().join("data");
-        let volume = Volume::claim(&data, node(1), Program::LeaderSvc, &store).await.unwrap();
-        let (partition, _, incarnation) = plant(&volume, "t-0");
-        let before = std::fs::read(data.join("disk-id")).unwrap();
-        drop(volume);
-        let volume = Volume::claim(&data, node(1), Program::LeaderSvc, &store).await.unwrap();
-        assert_eq!(incarnation_of(&volume, &partition), incarnation, "the disk that it last ran on");
-        drop(volume);
-        // A snapshot from before the last start comes back.
-        std::fs::write(data.join("disk-id"), before).unwrap();
-        let volume = Volume::claim(&data, node(1), Program::LeaderSvc, &store).await.unwrap();
-        assert_ne!(incarnation_of(&volume, &partition), incarnation);
-    }
-
-    #[tokio::test]
-    async fn a_deleted_topics_directory_goes_unless_it_is_held_or_anothers() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = store(dir.path()).await;
-        let volume =
-            Volume::claim(&dir.path().join("data"), node(1), Program::LeaderSvc, &store).await.unwrap();
-        std::fs::create_dir(volume.data_dir.join("lost+found")).unwrap();
-        let (partition, topic, _) = plant(&volume, "t-0");
-        assert_eq!(volume.scan().unwrap().partitions.len(), 1);
-        assert!(!volume.remove(&partition, TopicId::random()).unwrap(), "another topic's");
-        let lock = volume.locks.try_lock(TopicIdPartition::new(topic, partition.partition)).unwrap();
-        assert!(!volume.remove(&partition, topic).unwrap(), "held");
-        drop(lock);
-        assert!(volume.remove(&partition, topic).unwrap());
-        assert!(volume.scan().unwrap().partitions.is_empty());
-    }
-}
+#[path = "volume_test.rs"]
+mod tests;
