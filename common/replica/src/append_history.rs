@@ -1,16 +1,20 @@
 //! The newest appends of a leader: when, and how many bytes.
 //!
-//! Answers two questions without a disk: when the record at an offset was appended (for the lag that a follower reports), and
-//! how many bytes lie between two recent offsets (for `min_bytes` of a parked fetch, exactly, which the log's sparse index
-//! cannot). What holds: at most [`MAX_ENTRIES`] entries, rising and without holes.
+//! Answers without a disk when the record at an offset was appended (for the lag that a follower reports), how many bytes
+//! lie between two recent offsets (for `min_bytes` of a parked fetch, exactly, which the log's sparse index cannot), and
+//! under which traces recent records were produced. What holds: at most [`MAX_ENTRIES`] entries, rising and without holes;
+//! at most [`MAX_TRACED`] traced ones.
 
 use std::collections::VecDeque;
 
 use highwater_log::OffsetRange;
-use highwater_types::{MonotonicTime, Offset};
+use highwater_types::{MonotonicTime, Offset, TraceContext};
 
 /// Appends that are remembered: what lies further back is asked of the log.
 const MAX_ENTRIES: usize = 1024;
+
+/// Traced appends that are remembered. A follower that is further behind finds no trace.
+const MAX_TRACED: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
@@ -25,6 +29,8 @@ struct Entry {
 pub(crate) struct AppendHistory {
     entries: VecDeque<Entry>,
     bytes: u64,
+    /// The first offset of each traced append, rising.
+    traced: VecDeque<(Offset, TraceContext)>,
 }
 
 impl AppendHistory {
@@ -40,6 +46,22 @@ impl AppendHistory {
         self.entries.push_back(Entry { range, at, before: self.bytes });
         self.bytes = self.bytes.saturating_add(bytes);
         debug_assert!(self.entries.len() <= MAX_ENTRIES, "the history is bounded");
+    }
+
+    /// The append that begins at `offset` belongs to a trace.
+    pub(crate) fn note_trace(&mut self, offset: Offset, trace: TraceContext) {
+        debug_assert!(self.traced.back().is_none_or(|(last, _)| *last < offset), "rising");
+        if self.traced.len() == MAX_TRACED {
+            self.traced.pop_front();
+        }
+        self.traced.push_back((offset, trace));
+        debug_assert!(self.traced.len() <= MAX_TRACED, "the traces are bounded");
+    }
+
+    /// The traces of appends that begin from `from` on and before `to`.
+    pub(crate) fn traces(&self, from: Offset, to: Offset) -> Vec<(Offset, TraceContext)> {
+        let begin = self.traced.partition_point(|(offset, _)| *offset < from);
+        self.traced.iter().skip(begin).take_while(|(offset, _)| *offset < to).copied().collect()
     }
 
     /// When the record at `offset` was appended; `None` when that is not remembered.
@@ -116,5 +138,17 @@ mod tests {
         assert_eq!(history.appended_at(offset(99)), None);
         assert_eq!(history.appended_at(offset(100)), Some(MonotonicTime::from_millis(5)));
         assert_eq!(history.bytes_between(offset(100), offset(120)), Some(200));
+    }
+
+    #[test]
+    fn the_newest_traces_are_found_by_offset() {
+        let trace = |number: u64| TraceContext::new(9, number, true).unwrap();
+        let mut history = AppendHistory::default();
+        for number in 1..=MAX_TRACED as u64 + 2 {
+            history.note_trace(offset(i64::try_from(number * 10).unwrap()), trace(number));
+        }
+        assert_eq!(history.traces(offset(0), offset(31)), [(offset(30), trace(3))], "two are forgotten");
+        assert_eq!(history.traces(offset(40), offset(60)), [(offset(40), trace(4)), (offset(50), trace(5))]);
+        assert_eq!(history.traces(offset(41), offset(50)), []);
     }
 }

@@ -20,7 +20,7 @@ use highwater_protocol::leader::{
 };
 use highwater_types::{
     ErrorCode, Incarnation, IsrMember, LeaderEpoch, MonotonicTime, NodeId, Offset, OffsetAndEpoch,
-    PartitionRecord, ReplicationError, TopicIdPartition, WallTime,
+    PartitionRecord, ReplicationError, TopicIdPartition, TraceContext, WallTime,
 };
 use parking_lot::Mutex;
 
@@ -216,6 +216,21 @@ impl<S: Storage> LeaderReplica<S> {
         wall: WallTime,
         now: MonotonicTime,
     ) -> Result<LeaderAppend, AppendError> {
+        self.append_traced(inputs, &[], wall, now)
+    }
+
+    /// The same; `traces` are the traces that the inputs belong to, one per input or none at all. *Blocks.*
+    ///
+    /// # Errors
+    /// As [`Self::append`].
+    pub fn append_traced(
+        &self,
+        inputs: &[Bytes],
+        traces: &[Option<TraceContext>],
+        wall: WallTime,
+        now: MonotonicTime,
+    ) -> Result<LeaderAppend, AppendError> {
+        debug_assert!(traces.is_empty() || traces.len() == inputs.len(), "a trace, or none, per input");
         let _appending = self.appending.lock();
         // A leadership that ends while this appends leaves records that the next leader cuts.
         let appended = self.log.append_as_leader(inputs, self.epoch, wall).inspect_err(|error| {
@@ -227,6 +242,11 @@ impl<S: Storage> LeaderReplica<S> {
             let mut history = self.history.lock();
             for (range, input) in appended.inputs.iter().zip(inputs) {
                 history.note(*range, input.len() as u64, now);
+            }
+            for (range, trace) in appended.inputs.iter().zip(traces) {
+                if let Some(trace) = trace {
+                    history.note_trace(range.start, *trace);
+                }
             }
         }
         self.core.lock().on_append(appended.next, now);
@@ -365,6 +385,11 @@ impl<S: Storage> LeaderReplica<S> {
     /// When the record at `offset` was appended here; `None` when that is not remembered.
     pub fn appended_at(&self, offset: Offset) -> Option<MonotonicTime> {
         self.history.lock().appended_at(offset)
+    }
+
+    /// The traces of recent appends that begin from `from` on and before `to`.
+    pub fn traces(&self, from: Offset, to: Offset) -> Vec<(Offset, TraceContext)> {
+        self.history.lock().traces(from, to)
     }
 
     /// Reads whole batches. *Blocks.*

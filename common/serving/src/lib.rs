@@ -14,6 +14,7 @@
 //! | [`read_records`] | decoded records for people |
 //! | [`describe`] | DescribeCluster and DescribeTopics |
 //! | [`attempts`] | pauses after failed attempts, and which failures are news |
+//! | [`observe`] | spans and metrics of calls |
 //! | [`closing`] | waiting for those who still read a log that is to be closed |
 //! | [`volume`] | taking a data directory into use |
 //! | [`strays`] | directories that nobody hosts |
@@ -26,6 +27,7 @@ pub mod closing;
 pub mod describe;
 pub mod fetch;
 pub mod host;
+pub mod observe;
 pub mod offsets;
 pub mod purgatory;
 pub mod read_records;

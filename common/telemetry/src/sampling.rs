@@ -30,7 +30,8 @@ impl SamplingRatio {
         reason = "a share of the whole range, within it by the check; its last bits do not matter"
     )]
     pub fn new(ratio: f64) -> Option<Self> {
-        (0.0..=1.0).contains(&ratio).then(|| Self { ratio, below: (ratio * u64::MAX as f64) as u64 })
+        let below = (ratio * u64::MAX as f64) as u64;
+        (0.0..=1.0).contains(&ratio).then_some(Self { ratio, below })
     }
 
     fn includes(self, random: u64) -> bool {

@@ -3,7 +3,7 @@
 //! What holds: encode and decode are inverse for every record; an endpoint beside a partition only helps people and
 //! clients, it is not part of the record.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use highwater_proto::v1;
 use highwater_types::{
@@ -253,6 +253,8 @@ pub struct DescribedCluster {
     pub unchanged: bool,
     /// The nodes.
     pub nodes: Vec<NodeRecord>,
+    /// The programs that the answering one sees alive.
+    pub live: BTreeSet<(NodeId, Program)>,
     /// The topics, tombstones included.
     pub topics: Vec<DescribedTopic>,
 }
@@ -273,8 +275,19 @@ pub fn decode_cluster(message: &v1::DescribeClusterResponse) -> Decoded<Describe
         program: decode_program(message.program)?,
         unchanged: message.unchanged,
         nodes: message.nodes.iter().enumerate().map(node_at).collect::<Decoded<_>>()?,
+        live: decode_live(message)?,
         topics: message.topics.iter().enumerate().map(topic_at).collect::<Decoded<_>>()?,
     })
+}
+
+fn decode_live(message: &v1::DescribeClusterResponse) -> Decoded<BTreeSet<(NodeId, Program)>> {
+    let leading = message.live_leader_svcs.iter().map(|id| (*id, Program::LeaderSvc));
+    let following = message.live_follower_agents.iter().map(|id| (*id, Program::FollowerAgent));
+    let one = |(id, program)| match program {
+        Program::LeaderSvc => Ok((node("live_leader_svcs", Some(id))?, program)),
+        Program::FollowerAgent => Ok((node("live_follower_agents", Some(id))?, program)),
+    };
+    leading.chain(following).map(one).collect()
 }
 
 /// The message without records that says "still the version that you know"; the base of every other answer.
@@ -291,8 +304,7 @@ pub fn cluster_head(
         node_id: Some(node.get()),
         program: encode_program(program).into(),
         unchanged: true,
-        nodes: Vec::new(),
-        topics: Vec::new(),
+        ..v1::DescribeClusterResponse::default()
     }
 }
 

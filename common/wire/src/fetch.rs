@@ -12,7 +12,7 @@ pub use highwater_protocol::fetch::{
     DEFAULT_MAX_BYTES, DEFAULT_MAX_WAIT, DEFAULT_MIN_BYTES, FetchPartition, FetchRequest, FetchResponse,
     Fetched, PartitionResult, Snapshot, ThrottleReason, TopicRef,
 };
-use highwater_types::{MonotonicTime, Offset, OffsetAndEpoch, PartitionIndex};
+use highwater_types::{MonotonicTime, Offset, OffsetAndEpoch, PartitionIndex, TraceContext};
 
 use crate::caller::Caller;
 use crate::error::{decode_error, encode_error};
@@ -180,8 +180,10 @@ fn encode_result(result: PartitionResult) -> v1::FetchPartitionResult {
         Err(error) => return v1::FetchPartitionResult { error: Some(encode_error(&error)), ..common },
         Ok(fetched) => fetched,
     };
-    let trace =
-        |(offset, traceparent): (Offset, String)| v1::RecordTrace { offset: Some(offset.get()), traceparent };
+    let trace = |(offset, context): (Offset, TraceContext)| v1::RecordTrace {
+        offset: Some(offset.get()),
+        traceparent: context.to_string(),
+    };
     v1::FetchPartitionResult {
         high_watermark: Some(fetched.snapshot.high_watermark.get()),
         log_start_offset: Some(fetched.snapshot.log_start.get()),
@@ -235,7 +237,12 @@ fn decode_fetched(message: v1::FetchPartitionResult) -> Decoded<Fetched> {
             epoch: epoch("diverging_epoch.leader_epoch", at.leader_epoch)?,
         })
     };
-    let trace = |trace: v1::RecordTrace| Ok((offset("traces.offset", trace.offset)?, trace.traceparent));
+    // A trace context that is malformed belongs to no trace; the records are as good.
+    let trace = |trace: v1::RecordTrace| {
+        let context = trace.traceparent.parse().ok();
+        let offset = offset("traces.offset", trace.offset);
+        context.map(|context| offset.map(|offset| (offset, context)))
+    };
     Ok(Fetched {
         snapshot: Snapshot {
             high_watermark: offset("high_watermark", message.high_watermark)?,
@@ -245,7 +252,7 @@ fn decode_fetched(message: v1::FetchPartitionResult) -> Decoded<Fetched> {
         diverging: message.diverging_epoch.map(diverging).transpose()?,
         records: message.records,
         appended: message.appended_ns.map(MonotonicTime::from_nanos),
-        traces: message.traces.into_iter().take(MAX_TRACES).map(trace).collect::<Decoded<_>>()?,
+        traces: message.traces.into_iter().take(MAX_TRACES).filter_map(trace).collect::<Decoded<_>>()?,
     })
 }
 

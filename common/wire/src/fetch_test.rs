@@ -188,7 +188,7 @@ fn an_answer_survives_the_wire_and_its_records_are_not_copied() {
     let fetched = Fetched {
         records: records.clone(),
         appended: Some(MonotonicTime::from_nanos(7)),
-        traces: vec![(o(3), "00-1-2-01".into())],
+        traces: vec![(o(3), TraceContext::new(1, 2, true).unwrap())],
         ..Fetched::empty(snapshot)
     };
     let response = FetchResponse {
@@ -210,6 +210,23 @@ fn an_answer_survives_the_wire_and_its_records_are_not_copied() {
     assert_eq!(again, response);
     let decoded = again.partitions[0].outcome.as_ref().unwrap().records.as_ptr();
     assert!(encoded.as_ptr_range().contains(&decoded), "decoded records are a slice of the message");
+}
+
+#[test]
+fn a_malformed_trace_of_a_record_is_left_out_and_the_records_stay() {
+    let snapshot = Snapshot { high_watermark: o(0), log_start: o(0), log_end: o(9) };
+    let good = TraceContext::new(1, 2, true).unwrap();
+    let fetched = Fetched { traces: vec![(o(3), good), (o(4), good)], ..Fetched::empty(snapshot) };
+    let result = PartitionResult {
+        topic: Some("orders".parse().unwrap()),
+        topic_id: None,
+        partition: PartitionIndex::new(0).unwrap(),
+        outcome: Ok(fetched),
+    };
+    let mut message = encode_result(result);
+    message.traces[0].traceparent = "00-1-2-01".to_owned();
+    let again = decode_result(message).unwrap().outcome.unwrap();
+    assert_eq!(again.traces, [(o(4), good)]);
 }
 
 #[test]

@@ -54,7 +54,7 @@ mod tests {
     use highwater_protocol::fetch::{FetchResponse, Fetched, PartitionResult, Snapshot, ThrottleReason};
     use highwater_types::{
         ErrorCode, LeaderEpoch, LeaderHint, MonotonicTime, NodeId, Offset, OffsetAndEpoch, PartitionIndex,
-        ReplicationError, TopicId,
+        ReplicationError, TopicId, TraceContext,
     };
     use prost::Message as _;
     use std::time::Duration;
@@ -87,7 +87,7 @@ mod tests {
                     diverging: Some(cut),
                     records: Bytes::from(vec![0; each]),
                     appended: Some(MonotonicTime::from_nanos(u64::MAX)),
-                    traces: vec![(Offset::MAX, "t".repeat(55)); MAX_TRACES],
+                    traces: vec![(Offset::MAX, TraceContext::new(u128::MAX, u64::MAX, true).unwrap()); MAX_TRACES],
                     ..Fetched::empty(snapshot)
                 };
                 let message = fetch::encode_response(largest(Ok(fetched), partitions));

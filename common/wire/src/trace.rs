@@ -4,6 +4,7 @@
 //! call is served all the same.
 
 use highwater_types::TraceContext;
+use http::HeaderMap;
 use tonic::metadata::{Ascii, MetadataMap, MetadataValue};
 
 /// Metadata key of the context.
@@ -16,10 +17,10 @@ pub fn inject(context: TraceContext, metadata: &mut MetadataMap) {
     }
 }
 
-/// The span that the call belongs to.
+/// The span that the call belongs to, by its headers.
 #[must_use]
-pub fn extract(metadata: &MetadataMap) -> Option<TraceContext> {
-    let mut values = metadata.get_all(TRACEPARENT_KEY).iter();
+pub fn extract(headers: &HeaderMap) -> Option<TraceContext> {
+    let mut values = headers.get_all(TRACEPARENT_KEY).iter();
     let only = values.next().filter(|_| values.next().is_none())?;
     only.to_str().ok()?.parse().ok()
 }
@@ -32,21 +33,21 @@ mod tests {
     fn a_context_passes_through_metadata() {
         let context = TraceContext::new(5, 6, true).unwrap();
         let mut metadata = MetadataMap::new();
-        assert_eq!(extract(&metadata), None);
+        assert_eq!(extract(metadata.as_ref()), None);
         inject(context, &mut metadata);
-        assert_eq!(extract(&metadata), Some(context));
+        assert_eq!(extract(metadata.as_ref()), Some(context));
         inject(context.with_span(7).unwrap(), &mut metadata);
-        assert_eq!(extract(&metadata).map(TraceContext::span_id), Some(7), "the later one stands");
+        assert_eq!(extract(metadata.as_ref()).map(TraceContext::span_id), Some(7), "the later one stands");
     }
 
     #[test]
     fn a_malformed_or_doubled_header_is_no_context() {
         let mut metadata = MetadataMap::new();
         metadata.insert(TRACEPARENT_KEY, "00-xyz-1-01".parse().unwrap());
-        assert_eq!(extract(&metadata), None);
+        assert_eq!(extract(metadata.as_ref()), None);
         let good = TraceContext::new(5, 6, true).unwrap().to_string();
         metadata.insert(TRACEPARENT_KEY, good.parse().unwrap());
         metadata.append(TRACEPARENT_KEY, good.parse().unwrap());
-        assert_eq!(extract(&metadata), None);
+        assert_eq!(extract(metadata.as_ref()), None);
     }
 }

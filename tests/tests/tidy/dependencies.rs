@@ -65,6 +65,7 @@ const RULES: &[Rule] = &[
             "highwater-proto",
             "highwater-wire",
             "highwater-coordination",
+            "highwater-telemetry",
             "highwater-node",
         ],
         never: &[],

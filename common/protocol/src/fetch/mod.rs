@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use highwater_types::{
     ClusterId, Incarnation, LeaderEpoch, MonotonicTime, NodeId, Offset, OffsetAndEpoch, PartitionIndex,
-    ReplicationError, TopicId, TopicIdPartition, TopicName,
+    ReplicationError, TopicId, TopicIdPartition, TopicName, TraceContext,
 };
 
 mod check;
@@ -177,8 +177,8 @@ pub struct Fetched {
     pub records: Bytes,
     /// When the first returned record was appended, by the answering node's clock; absent when unknown.
     pub appended: Option<MonotonicTime>,
-    /// Trace contexts of some of the returned records: offset and W3C `traceparent`.
-    pub traces: Vec<(Offset, String)>,
+    /// Under which traces some of the returned records were produced.
+    pub traces: Vec<(Offset, TraceContext)>,
 }
 
 impl Fetched {

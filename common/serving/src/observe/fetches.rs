@@ -1,0 +1,188 @@
+//! What is told of a Fetch that was served: counted always, with a span and its children when something came of it.
+
+use highwater_node::MonotonicClock;
+use highwater_protocol::fetch::{self, FetchRequest, FetchResponse, PartitionResult};
+use highwater_telemetry::names::{attribute, event, span};
+use highwater_telemetry::{KeyValue, Meters, Moment, Span, SpanKind, Telemetry};
+use highwater_types::{NodeId, TraceContext};
+use highwater_wire::status::reason_of;
+
+use super::{CallNotes, CallSpan, MESSAGING_SYSTEM, RecordLink, count, follower_attribute, millis};
+use crate::fetch::Fetched;
+
+/// Links of one span, at most: the traces of records in an answer.
+const LINKS_MAX: usize = 16;
+
+/// What a request asked, as far as it is told.
+#[derive(Clone, Copy, Debug)]
+pub struct FetchAsked {
+    follower: Option<NodeId>,
+    wants_records: bool,
+}
+
+impl FetchAsked {
+    /// By this request.
+    #[must_use]
+    pub fn by(request: &FetchRequest) -> Self {
+        Self { follower: request.replica, wants_records: request.max_bytes > 0 }
+    }
+}
+
+/// Tells of fetches.
+#[derive(Clone, Debug)]
+pub struct FetchObserver {
+    telemetry: Telemetry,
+    clock: MonotonicClock,
+}
+
+impl FetchObserver {
+    /// One that tells `telemetry`.
+    #[must_use]
+    pub const fn new(telemetry: Telemetry, clock: MonotonicClock) -> Self {
+        Self { telemetry, clock }
+    }
+
+    /// A fetch was answered; `call` is its span. The notes are for the response.
+    #[must_use]
+    pub fn answered(&self, call: CallSpan, asked: FetchAsked, fetched: &Fetched) -> CallNotes {
+        let Some(meters) = self.telemetry.meters() else { return CallNotes::default() };
+        let answer = Answer::of(&fetched.response);
+        tell(meters, asked, &answer, fetched);
+        if !answer.is_worth_a_span() {
+            return CallNotes { idle: true, ..CallNotes::default() };
+        }
+        let Some(context) = call.0 else { return CallNotes::default() };
+        self.record_parts(context, &answer, fetched);
+        notes(asked, &answer, fetched)
+    }
+
+    /// The park and the read, below the call.
+    fn record_parts(&self, call: TraceContext, answer: &Answer<'_>, fetched: &Fetched) {
+        let (moment, response) = (Moment::now(self.clock.now()), &fetched.response);
+        let parked_until = response.received.after(fetched.parked);
+        let below = |name, times| {
+            let context = self.telemetry.tracer().below(call)?;
+            Some(Span::new(context, name, SpanKind::Internal, times).with_parent(Some(call), false))
+        };
+        if !fetched.parked.is_zero() {
+            let times = (moment.wall(response.received), moment.wall(parked_until));
+            let park = below(span::PARK, times);
+            let outcome = fetched.completion.name();
+            self.record(park.map(|park| park.with(attribute::WAIT_OUTCOME, outcome)));
+        }
+        if answer.bytes > 0 {
+            let times = (moment.wall(parked_until), moment.wall(response.answered));
+            let read = below(span::READ, times);
+            self.record(read.map(|read| read.with(attribute::BYTES, count(answer.bytes))));
+        }
+    }
+
+    fn record(&self, span: Option<Span>) {
+        if let Some(span) = span {
+            self.telemetry.tracer().record(span);
+        }
+    }
+}
+
+/// What an answer holds.
+struct Answer<'a> {
+    bytes: usize,
+    /// Partitions with records, or that differ.
+    told: Vec<(&'a PartitionResult, &'a fetch::Fetched)>,
+    failed: Vec<&'static str>,
+}
+
+impl<'a> Answer<'a> {
+    fn of(response: &'a FetchResponse) -> Self {
+        let mut answer = Self { bytes: 0, told: Vec::new(), failed: Vec::new() };
+        for result in &response.partitions {
+            match &result.outcome {
+                Ok(fetched) if !fetched.records.is_empty() || fetched.diverging.is_some() => {
+                    answer.bytes += fetched.records.len();
+                    answer.told.push((result, fetched));
+                }
+                Ok(_) => {}
+                Err(error) => answer.failed.push(reason_of(error.code)),
+            }
+        }
+        answer
+    }
+
+    fn is_worth_a_span(&self) -> bool {
+        !self.told.is_empty() || !self.failed.is_empty()
+    }
+
+    fn outcome(&self, asked: FetchAsked) -> &'static str {
+        if !self.told.is_empty() {
+            "productive"
+        } else if !self.failed.is_empty() {
+            "failed"
+        } else if asked.wants_records {
+            "idle"
+        } else {
+            "acknowledgement"
+        }
+    }
+}
+
+fn tell(meters: &Meters, asked: FetchAsked, answer: &Answer<'_>, fetched: &Fetched) {
+    let requester =
+        KeyValue::new(attribute::REQUESTER, if asked.follower.is_some() { "follower" } else { "consumer" });
+    let outcome = KeyValue::new(attribute::FETCH_OUTCOME, answer.outcome(asked));
+    meters.fetches.add(1, &[outcome, requester.clone()]);
+    meters.fetch_wait.record(
+        fetched.parked.as_secs_f64(),
+        &[KeyValue::new(attribute::WAIT_OUTCOME, fetched.completion.name()), requester],
+    );
+    for code in &answer.failed {
+        meters.errors.add(1, &[KeyValue::new(attribute::ERROR_TYPE, *code)]);
+    }
+    if !fetched.response.throttle.is_zero() {
+        let side = KeyValue::new(attribute::THROTTLE_SIDE, "leader");
+        meters.throttle.add(fetched.response.throttle.as_secs_f64(), &[side]);
+    }
+}
+
+fn notes(asked: FetchAsked, answer: &Answer<'_>, fetched: &Fetched) -> CallNotes {
+    let mut attributes = vec![
+        KeyValue::new(attribute::MESSAGING_SYSTEM, MESSAGING_SYSTEM),
+        KeyValue::new(attribute::MESSAGING_OPERATION, "fetch"),
+        KeyValue::new(attribute::MESSAGING_OPERATION_TYPE, "receive"),
+        KeyValue::new(attribute::WAIT_OUTCOME, fetched.completion.name()),
+        KeyValue::new(attribute::WAIT_MS, millis(fetched.parked)),
+        KeyValue::new(attribute::PARTITIONS, count(answer.told.len())),
+        KeyValue::new(attribute::BYTES, count(answer.bytes)),
+    ];
+    attributes.extend(asked.follower.map(follower_attribute));
+    if let [(result, only)] = answer.told.as_slice() {
+        attributes.extend(names(result));
+        attributes.push(KeyValue::new(attribute::HIGH_WATERMARK, only.snapshot.high_watermark.get()));
+        attributes.push(KeyValue::new(attribute::LOG_END, only.snapshot.log_end.get()));
+    }
+    if let Some(code) = answer.failed.first() {
+        attributes.push(KeyValue::new(attribute::ERROR_TYPE, *code));
+    }
+    let throttle = millis(fetched.response.throttle);
+    let throttled = || vec![KeyValue::new(attribute::THROTTLE_MS, throttle)];
+    CallNotes {
+        idle: false,
+        attributes,
+        links: answer.told.iter().flat_map(links).take(LINKS_MAX).collect(),
+        event: (throttle > 0).then(|| (event::THROTTLE, throttled())),
+    }
+}
+
+fn links<'a>(
+    (result, fetched): &'a (&PartitionResult, &fetch::Fetched),
+) -> impl Iterator<Item = RecordLink> + 'a {
+    fetched.traces.iter().map(|(offset, context)| {
+        let mut attributes: Vec<KeyValue> = names(result).collect();
+        attributes.push(KeyValue::new(attribute::FETCH_OFFSET, offset.get()));
+        (*context, attributes)
+    })
+}
+
+fn names(result: &PartitionResult) -> impl Iterator<Item = KeyValue> + use<> {
+    let topic = result.topic.as_ref().map(|topic| KeyValue::new(attribute::TOPIC, topic.to_string()));
+    topic.into_iter().chain([KeyValue::new(attribute::PARTITION, result.partition.get().to_string())])
+}
