@@ -18,6 +18,7 @@ async fn what_is_produced_is_fetched_with_offsets_and_epoch_assigned() {
     assert_eq!(topic.partitions[0].leader_epoch, Some(0), "the first leadership is epoch 0");
     let first = node.produce("t", v1::Acks::All, batch(3, 10)).await;
     assert_eq!((first.base_offset, first.last_offset, first.leader_epoch), (Some(0), Some(2), Some(0)));
+    assert_eq!((first.topic.as_str(), &first.topic_id), ("t", &topic.topic_id), "asked by name, told both");
     assert_eq!(node.append("t", batch(2, 10)).await, 3);
     let fetched = node.fetch_one("t", 0).await;
     assert_eq!(shape(&fetched.records), [(0, 3, 0), (3, 2, 0)]);
@@ -260,6 +261,7 @@ async fn offsets_are_listed_by_position_time_and_epoch() {
         let mut answer = node.log.clone().list_offsets(request).await.unwrap().into_inner();
         let found = answer.partitions.remove(0);
         assert_eq!(found.error, None);
+        assert_eq!(found.topic_id.len(), 36, "asked by name, told the id as well");
         (found.offset, found.leader_epoch)
     };
     assert_eq!(list(v1::OffsetPosition::Earliest, None).await, (Some(0), Some(0)));

@@ -57,6 +57,9 @@ async fn what_cannot_be_created_is_refused_with_a_reason() {
     assert_eq!(refused(stranger).await.0, Code::InvalidArgument);
     let properties = [("segment.bytes".to_owned(), "10 MB/x".to_owned())].into();
     assert_eq!(refused(v1::CreateTopicRequest { properties, ..named("u") }).await.0, Code::InvalidArgument);
+    let properties = [("min.insync.replicas".to_owned(), "2".to_owned())].into();
+    let unacknowledged = v1::CreateTopicRequest { properties, ..named("u") };
+    assert_eq!(refused(unacknowledged).await, (Code::InvalidArgument, "INVALID_CONFIG".into()));
     assert!(node.describe("u").await.is_none());
     node.stop().await;
 }

@@ -7,14 +7,14 @@
 use std::sync::Arc;
 
 use highwater_coordination::ClusterView;
-use highwater_protocol::fetch::{check_epoch, epoch_end_offset};
+use highwater_protocol::fetch::{TopicRef, check_epoch, epoch_end_offset};
 use highwater_types::{ErrorCode, Offset, ReplicationError};
 use highwater_wire::offsets::{
     EpochEnd, EpochQuery, FoundOffset, OffsetQuery, OffsetsRequest, PartitionAnswer, PartitionQuery,
 };
 
 use crate::fetch::read_failed;
-use crate::registry::with_hint;
+use crate::registry::{resolve_topic, with_hint};
 use crate::{HostedReplica, PartitionHost, ReplicaFacts};
 
 /// Answers a ListOffsets. Looks up times on the blocking pool, all of one request in one go.
@@ -57,9 +57,16 @@ fn each<Q, A>(
             .replica
             .and_then(|replica| answer(&*replica, &asked))
             .map_err(|error| with_hint(&view, found.topic_id, asked.partition, error));
-        PartitionAnswer { topic: asked.topic, partition: asked.partition, outcome }
+        PartitionAnswer { topic: known_by_both(&view, &asked.topic), partition: asked.partition, outcome }
     };
     request.partitions.into_iter().map(one).collect()
+}
+
+/// The topic as an answer names it: by name and id, if it is known.
+#[must_use]
+pub fn known_by_both(view: &ClusterView, asked: &TopicRef) -> TopicRef {
+    resolve_topic(view, asked)
+        .map_or_else(|_| asked.clone(), |topic| TopicRef::Both { name: topic.name.clone(), id: topic.id })
 }
 
 fn checked_facts<Q>(

@@ -21,7 +21,7 @@ use highwater_types::{
 };
 use highwater_wire::admin::{AdoptTopic, Placement};
 
-use super::create::{name_is_free, partition_records};
+use super::create::{check_min_isr, name_is_free, partition_records};
 use super::{ClusterApi, retried};
 
 impl ClusterApi {
@@ -29,6 +29,7 @@ impl ClusterApi {
         let AdoptTopic { name, directory, placement, properties } = adopt;
         let view = retried(|| self.coordination.refresh()).await?;
         name_is_free(&view, &name)?;
+        check_min_isr(&placement, &properties)?;
         let sources = self.sources(&name, PathBuf::from(&directory)).await?;
         let id = topic_id(&view, &sources)?;
         let partitions = i32::try_from(sources.len()).unwrap_or(i32::MAX);

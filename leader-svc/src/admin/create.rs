@@ -5,7 +5,7 @@ use std::sync::Arc;
 use highwater_coordination::{CasOutcome, ClusterView, ProgramState};
 use highwater_types::{
     AdoptedHistory, ErrorCode, NodeId, PartitionIndex, PartitionRecord, Program, ReplicationError, TopicId,
-    TopicIdPartition, TopicName, TopicRecord,
+    TopicIdPartition, TopicName, TopicProperties, TopicRecord,
 };
 use highwater_wire::admin::{CreateTopic, Placement};
 
@@ -18,6 +18,7 @@ impl ClusterApi {
         // A node that registered a moment ago is to be known.
         let view = retried(|| self.coordination.refresh()).await?;
         name_is_free(&view, &name)?;
+        check_min_isr(&placement, &properties)?;
         let replicas = self.place(&view, &placement, partitions)?;
         let topic = TopicRecord { id: TopicId::random(), name, partitions, properties, deleted: false };
         let records = partition_records(topic.id, replicas, |_| None);
@@ -32,12 +33,15 @@ impl ClusterApi {
         partitions: i32,
     ) -> Result<Vec<Vec<NodeId>>, ReplicationError> {
         let alive = |node, program| self.membership.state(node, program) == ProgramState::Alive;
-        let candidates: Vec<Candidate> = view
+        let registered: Vec<Candidate> = view
             .nodes()
-            .map(|record| Candidate { node: record.node, can_lead: alive(record.node, Program::LeaderSvc) })
-            .filter(|c| c.can_lead || alive(c.node, Program::FollowerAgent))
+            .map(|record| Candidate {
+                node: record.node,
+                can_lead: alive(record.node, Program::LeaderSvc),
+                can_follow: alive(record.node, Program::FollowerAgent),
+            })
             .collect();
-        place(placement, partitions, &candidates, |node| view.node(node).is_some())
+        place(placement, partitions, &registered)
     }
 
     /// Writes the records; the same ids at every attempt, so that an attempt that had been made is recognised.
@@ -62,6 +66,25 @@ impl ClusterApi {
 /// Refuses a name that is taken; the store decides in the end.
 pub(super) fn name_is_free(view: &ClusterView, name: &TopicName) -> Result<(), ReplicationError> {
     view.topic_named(name).map_or(Ok(()), |topic| Err(exists(&topic.name, topic.id)))
+}
+
+/// Refuses a topic that could never acknowledge anything under `acks=all`.
+pub(super) fn check_min_isr(
+    placement: &Placement,
+    properties: &TopicProperties,
+) -> Result<(), ReplicationError> {
+    let replicas = match placement {
+        Placement::Factor(factor) => *factor,
+        Placement::Nodes(nodes) => nodes.len(),
+    };
+    let needed = properties.min_insync_replicas;
+    if usize::try_from(needed).is_ok_and(|needed| needed <= replicas) {
+        return Ok(());
+    }
+    Err(ReplicationError::new(
+        ErrorCode::InvalidConfig,
+        format!("min.insync.replicas {needed} is more than the replication factor {replicas}"),
+    ))
 }
 
 fn exists(name: &TopicName, id: TopicId) -> ReplicationError {

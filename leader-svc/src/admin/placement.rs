@@ -1,47 +1,73 @@
 //! Which nodes get the replicas of a new topic. Pure.
 //!
 //! What must hold: the replicas of a partition are distinct; the preferred leaders of a topic's partitions are spread
-//! evenly over the nodes; nodes whose leader-svc lives come first, because only they can lead (design.md 1).
+//! evenly over the nodes; nodes whose leader-svc lives come first, because only they can lead (design.md 1). What another
+//! moment may allow is refused as retryable.
 
 use highwater_types::{ErrorCode, NodeId, ReplicationError};
 use highwater_wire::admin::Placement;
 
-/// A node that could get a replica.
+/// A registered node, which could get a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub(crate) node: NodeId,
-    /// Whether its leader-svc lives; otherwise only its agent does.
+    /// Whether its leader-svc lives.
     pub(crate) can_lead: bool,
+    /// Whether its agent lives.
+    pub(crate) can_follow: bool,
 }
 
-/// The replicas of each of `partitions` partitions, the preferred leader first. `candidates` are the live nodes, by id;
-/// `known` tells whether a node is registered at all.
+/// The replicas of each of `partitions` partitions, the preferred leader first. `registered` are all nodes, by id.
 ///
 /// # Errors
-/// `InvalidRequest` when a named node is not registered, or there are too few live nodes.
+/// `InvalidRequest` when a named node is not registered, or there are fewer nodes than replicas;
+/// `CoordinationUnavailable` when there are enough, but some are not seen alive: this node may have started just now.
 pub(crate) fn place(
     placement: &Placement,
     partitions: i32,
-    candidates: &[Candidate],
-    known: impl Fn(NodeId) -> bool,
+    registered: &[Candidate],
 ) -> Result<Vec<Vec<NodeId>>, ReplicationError> {
     match placement {
-        Placement::Nodes(nodes) => match nodes.iter().find(|node| !known(**node)) {
-            Some(node) => Err(invalid(format!("replicas: node {node} never registered"))),
-            None => Ok(rotations(nodes, nodes.len(), partitions)),
-        },
-        Placement::Factor(factor) => {
-            let (leading, following): (Vec<_>, Vec<_>) = candidates.iter().partition(|c| c.can_lead);
-            if *factor > candidates.len() {
-                let have = candidates.len();
-                return Err(invalid(format!("replication_factor {factor}: only {have} nodes are live")));
+        Placement::Nodes(nodes) => {
+            match nodes.iter().find(|node| registered.iter().all(|known| known.node != **node)) {
+                Some(node) => Err(invalid(format!("replicas: node {node} never registered"))),
+                None => Ok(rotations(nodes, nodes.len(), partitions)),
             }
-            let Some(_) = leading.first() else {
-                return Err(invalid("no node with a live leader-svc, so nobody could lead".to_owned()));
-            };
+        }
+        Placement::Factor(factor) => {
+            let (leading, following) = living(*factor, registered)?;
             Ok((0..partitions).map(|partition| choose(&leading, &following, *factor, partition)).collect())
         }
     }
+}
+
+/// The nodes that can lead, and the other live ones: at least `factor` together.
+fn living(
+    factor: usize,
+    registered: &[Candidate],
+) -> Result<(Vec<Candidate>, Vec<Candidate>), ReplicationError> {
+    if factor > registered.len() {
+        let have = registered.len();
+        return Err(invalid(format!("replication_factor {factor}: only {have} nodes are registered")));
+    }
+    let (live, silent): (Vec<Candidate>, Vec<Candidate>) =
+        registered.iter().partition(|c| c.can_lead || c.can_follow);
+    if factor > live.len() {
+        let silent: Vec<String> = silent.iter().map(|c| c.node.to_string()).collect();
+        let (have, silent) = (live.len(), silent.join(", "));
+        return Err(ReplicationError::new(
+            ErrorCode::CoordinationUnavailable,
+            format!("replication_factor {factor}: {have} nodes are live; not seen alive: node {silent}"),
+        ));
+    }
+    let (leading, following): (Vec<_>, Vec<_>) = live.into_iter().partition(|c| c.can_lead);
+    if leading.is_empty() {
+        return Err(ReplicationError::new(
+            ErrorCode::CoordinationUnavailable,
+            "no node with a live leader-svc is seen, so nobody could lead",
+        ));
+    }
+    Ok((leading, following))
 }
 
 /// Those that can lead, from a starting point that moves on with each partition, then the others likewise.
@@ -75,38 +101,46 @@ mod tests {
         NodeId::new(raw).unwrap()
     }
 
-    fn candidates(all: &[(i32, bool)]) -> Vec<Candidate> {
-        all.iter().map(|&(node, can_lead)| Candidate { node: n(node), can_lead }).collect()
+    /// Of each node: its id, whether its leader-svc and its agent live.
+    fn registered(all: &[(i32, bool, bool)]) -> Vec<Candidate> {
+        let candidate = |&(node, can_lead, can_follow)| Candidate { node: n(node), can_lead, can_follow };
+        all.iter().map(candidate).collect()
     }
 
     #[test]
     fn named_nodes_take_turns_at_being_preferred() {
-        let placed = place(&Placement::Nodes(vec![n(3), n(1), n(2)]), 4, &[], |_| true).unwrap();
+        let silent = registered(&[(1, false, false), (2, false, false), (3, false, false)]);
+        let placed = place(&Placement::Nodes(vec![n(3), n(1), n(2)]), 4, &silent).unwrap();
         assert_eq!(
             placed,
             [vec![n(3), n(1), n(2)], vec![n(1), n(2), n(3)], vec![n(2), n(3), n(1)], vec![n(3), n(1), n(2)],]
         );
-        let error = place(&Placement::Nodes(vec![n(9)]), 1, &[], |_| false).unwrap_err();
+        let error = place(&Placement::Nodes(vec![n(9)]), 1, &silent).unwrap_err();
         assert!(error.message.contains("node 9"));
     }
 
     #[test]
     fn nodes_that_can_lead_come_first_and_share_the_leading() {
-        let live = candidates(&[(1, true), (2, false), (3, true)]);
-        let placed = place(&Placement::Factor(3), 2, &live, |_| true).unwrap();
+        let live = registered(&[(1, true, true), (2, false, true), (3, true, false), (4, false, false)]);
+        let placed = place(&Placement::Factor(3), 2, &live).unwrap();
         assert_eq!(placed, [vec![n(1), n(3), n(2)], vec![n(3), n(1), n(2)]]);
-        let placed = place(&Placement::Factor(1), 2, &live, |_| true).unwrap();
+        let placed = place(&Placement::Factor(1), 2, &live).unwrap();
         assert_eq!(placed, [vec![n(1)], vec![n(3)]]);
     }
 
     #[test]
-    fn too_few_nodes_or_none_that_can_lead_are_refused() {
-        let live = candidates(&[(1, true), (2, false)]);
-        assert!(place(&Placement::Factor(3), 1, &live, |_| true).unwrap_err().message.contains("only 2"));
-        let agents = candidates(&[(2, false)]);
-        assert_eq!(
-            place(&Placement::Factor(1), 1, &agents, |_| true).unwrap_err().code,
-            ErrorCode::InvalidRequest
-        );
+    fn more_replicas_than_nodes_are_refused_for_good_and_more_than_live_ones_for_now() {
+        let some = registered(&[(1, true, true), (2, false, true), (3, false, false), (4, false, false)]);
+        let refusal = |factor, nodes: &[Candidate]| {
+            let error = place(&Placement::Factor(factor), 1, nodes).unwrap_err();
+            (error.code, error.message)
+        };
+        let (code, message) = refusal(5, &some);
+        assert_eq!(code, ErrorCode::InvalidRequest);
+        assert!(message.contains("only 4 nodes are registered"), "{message}");
+        let (code, message) = refusal(3, &some);
+        assert_eq!(code, ErrorCode::CoordinationUnavailable);
+        assert!(message.contains("2 nodes are live; not seen alive: node 3, 4"), "{message}");
+        assert_eq!(refusal(1, &registered(&[(2, false, true)])).0, ErrorCode::CoordinationUnavailable);
     }
 }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use highwater_node::Clocks;
 use highwater_proto::v1;
 use highwater_proto::v1::replication_service_server::ReplicationService;
-use highwater_protocol::leader::{FollowerRow, LagCause};
+use highwater_protocol::leader::FollowerRow;
 use highwater_serving::read_records::read_records;
 use highwater_serving::registry::resolve_topic;
 use highwater_serving::{HostedReplica as _, PartitionHost, Registry};
 use highwater_types::{MonotonicTime, Offset, TopicId};
+use highwater_wire::lag::encode_lag_cause;
 use highwater_wire::{admin, status};
 use tonic::{Request, Response, Status};
 
@@ -95,12 +96,6 @@ fn describe_follower(row: &FollowerRow, lag_bytes: Option<u64>) -> v1::FollowerP
         (false, Some(_)) => v1::ReplicaState::CatchingUp,
         (false, None) => v1::ReplicaState::Unknown,
     };
-    let cause = match row.cause {
-        LagCause::None => v1::LagCause::None,
-        LagCause::NeverFetched | LagCause::NotFetching => v1::LagCause::NotFetching,
-        LagCause::Refused(_) | LagCause::Diverging | LagCause::CatchingUp => v1::LagCause::CatchingUp,
-        LagCause::Appending => v1::LagCause::Acknowledgement,
-    };
     let millis = |span: std::time::Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     v1::FollowerProgress {
         replica_id: Some(row.node.get()),
@@ -114,6 +109,6 @@ fn describe_follower(row: &FollowerRow, lag_bytes: Option<u64>) -> v1::FollowerP
         lag_bytes,
         lag_ms: row.lag_time.map(millis),
         last_fetch_age_ms: row.last_fetch_age.map(millis),
-        cause: cause.into(),
+        cause: encode_lag_cause(row.cause).into(),
     }
 }

@@ -12,6 +12,7 @@ use highwater_coordination::ClusterView;
 use highwater_node::Clocks;
 use highwater_node::grpc::Deadline;
 use highwater_protocol::fetch::check_epoch;
+use highwater_serving::offsets::known_by_both;
 use highwater_serving::registry::with_hint;
 use highwater_serving::{PartitionHost as _, Registry, fetch::before};
 use highwater_types::ReplicationError;
@@ -45,7 +46,7 @@ impl Appender {
         join_all(request.partitions.into_iter().map(|partition| {
             let view = &view;
             async move {
-                let (topic, index) = (partition.topic.clone(), partition.partition);
+                let (topic, index) = (known_by_both(view, &partition.topic), partition.partition);
                 let outcome = self.one(view, partition, request.acks, until).await;
                 ProduceResult { topic, partition: index, outcome }
             }
