@@ -111,8 +111,9 @@ async fn caught_up(client: &Client, source: &Source) {
     let name: TopicName = source.topic.parse().unwrap();
     let partitions = source.partitions().len();
     wait::until(&format!("node 2 to follow {name}"), CAUGHT_UP_WITHIN, async || {
-        let (rows, unreachable) = client.describe_replication(std::slice::from_ref(&name)).await.ok()?;
-        assert_eq!(unreachable.len(), 0);
+        let look = client.describe_replication(std::slice::from_ref(&name)).await.ok()?;
+        assert_eq!(look.unreachable.len(), 0);
+        let rows = look.rows;
         let done = rows.iter().all(|row| row.in_sync && row.acknowledged_offset == row.leader_end_offset);
         (rows.len() == partitions && done).then_some(())
     })

@@ -248,6 +248,23 @@ async fn lag_has_a_row_per_follower_and_names_a_node_that_cannot_be_asked() {
 
     let incomplete = run(&cluster, &["lag"]).await.code(1);
     assert!(incomplete.text().contains("node 2 cannot be asked: "), "{}", incomplete.text());
+    let dead = wait::until("node 2 to be known as dead", wait::SOON, async || {
+        let rows = run(&cluster, &lag).await.json();
+        rows.into_iter().find(|row| row["type"] == "leaderless" && row["leader_state"] == "dead")
+    })
+    .await;
+    assert_eq!(
+        (&dead["leader"], &dead["replica"], &dead["cause"]),
+        (&2.into(), &1.into(), &"leader-unknown".into())
+    );
+    let described = run(&cluster, &["topics", "describe", "t", "--output", "json"]).await.code(0).json();
+    let partitions = described[0]["partitions"].as_array().expect("it has partitions");
+    for partition in partitions {
+        // Node 2's agent lives on.
+        let silent = if partition["leader"] == 2 { serde_json::json!([2]) } else { serde_json::json!([]) };
+        assert_eq!(partition["not_live"], silent, "{partition}");
+    }
+    assert!(partitions.iter().any(|partition| partition["leader"] == 2), "{partitions:?}");
 }
 
 #[tokio::test]

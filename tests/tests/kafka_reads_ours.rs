@@ -133,7 +133,7 @@ async fn kafka_reads_what_the_programs_wrote_under_load() {
     }
     produce(&client, 3).await;
     wait::until("the follower", CAUGHT_UP_WITHIN, async || {
-        let (rows, _) = client.describe_replication(&[]).await.ok()?;
+        let rows = client.describe_replication(&[]).await.ok()?.rows;
         let [row] = rows.as_slice() else { return None };
         (row.in_sync && row.acknowledged_offset == row.leader_end_offset).then_some(())
     })

@@ -139,8 +139,8 @@ async fn all_caught_up(client: &Client, topic: &DescribedTopic) -> Result<(), Co
     let caught_up = async {
         loop {
             let look = client.describe_replication(std::slice::from_ref(&topic.record.name)).await;
-            let (rows, _) = look.map_err(|e| CommandError::cluster("describe replication", e))?;
-            if is_caught_up(&rows, followers) {
+            let look = look.map_err(|e| CommandError::cluster("describe replication", e))?;
+            if is_caught_up(&look.rows, followers) {
                 return Ok(());
             }
             tokio::time::sleep(POLL).await;

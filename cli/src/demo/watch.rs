@@ -100,10 +100,10 @@ impl Watch {
             let mut looks = tokio::time::interval(LOOK);
             while stopped.run_until_cancelled(looks.tick()).await.is_some() {
                 // A leader that does not answer now may do so with the next look; the verdict does not depend on it.
-                let Ok((rows, _)) = client.describe_replication(std::slice::from_ref(&topic)).await else {
+                let Ok(look) = client.describe_replication(std::slice::from_ref(&topic)).await else {
                     continue;
                 };
-                let nodes = by_node(&rows);
+                let nodes = by_node(&look.rows);
                 nodes.values().for_each(|lag| peak.raise(lag));
                 view.show(progress.bytes(), &nodes);
             }

@@ -7,14 +7,13 @@
 mod screen;
 mod table;
 
-use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, Write};
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
-use highwater_client::describe::ReplicaRow;
+use highwater_client::describe::{LeaderlessRow, ReplicaRow, ReplicationView};
 use highwater_client::{Client, ClientError};
-use highwater_types::{NodeId, TopicName, units};
+use highwater_types::{TopicName, units};
 use serde::Serialize;
 
 use crate::connection::{ASK_TIMEOUT, ConnectionArgs};
@@ -45,13 +44,6 @@ fn interval(text: &str) -> Result<Duration, String> {
     if span < SHORTEST { Err("at least 50ms is needed".to_owned()) } else { Ok(span) }
 }
 
-/// One look at all nodes.
-#[derive(Debug)]
-struct Look {
-    rows: Vec<ReplicaRow>,
-    unreachable: BTreeMap<NodeId, ClientError>,
-}
-
 /// A line of the JSON output.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -61,6 +53,12 @@ enum Line<'a> {
         at: &'a str,
         #[serde(flatten)]
         row: &'a ReplicaRow,
+    },
+    /// Nobody leads its partition.
+    Leaderless {
+        at: &'a str,
+        #[serde(flatten)]
+        row: &'a LeaderlessRow,
     },
     Unreachable {
         at: &'a str,
@@ -80,7 +78,7 @@ pub(crate) async fn run(args: &LagArgs, out: &mut dyn Write) -> Result<Verdict, 
     let failed = |e| CommandError::cluster("describe replication", e);
     let in_place = args.watch && args.output.output == OutputFormat::Text && std::io::stdout().is_terminal();
     let as_json = args.output.output == OutputFormat::Json || (args.watch && !in_place);
-    let first = look(&client, &args.topics).await.map_err(failed)?;
+    let first = client.describe_replication(&args.topics).await.map_err(failed)?;
     if in_place {
         screen::clear(out)?;
     }
@@ -103,18 +101,13 @@ async fn watch(
 ) -> Result<Verdict, CommandError> {
     loop {
         tokio::time::sleep(args.interval).await;
-        let look = look(client, &args.topics).await;
+        let look = client.describe_replication(&args.topics).await;
         show(&look, as_json, !as_json, out)?;
     }
 }
 
-async fn look(client: &Client, topics: &[TopicName]) -> Result<Look, ClientError> {
-    let (rows, unreachable) = client.describe_replication(topics).await?;
-    Ok(Look { rows, unreachable })
-}
-
 fn show(
-    look: &Result<Look, ClientError>,
+    look: &Result<ReplicationView, ClientError>,
     as_json: bool,
     in_place: bool,
     out: &mut dyn Write,
@@ -124,7 +117,7 @@ fn show(
         show_json(look, &at, out)?;
     } else {
         let mut lines = match look {
-            Ok(look) => table::lines(&look.rows, &look.unreachable),
+            Ok(look) => table::lines(look),
             Err(error) => vec![format!("cannot describe replication: {error}")],
         };
         if in_place {
@@ -137,11 +130,18 @@ fn show(
     Ok(out.flush()?)
 }
 
-fn show_json(look: &Result<Look, ClientError>, at: &str, out: &mut dyn Write) -> std::io::Result<()> {
+fn show_json(
+    look: &Result<ReplicationView, ClientError>,
+    at: &str,
+    out: &mut dyn Write,
+) -> std::io::Result<()> {
     match look {
         Ok(look) => {
             for row in &look.rows {
                 json_line(out, &Line::Replica { at, row })?;
+            }
+            for row in &look.leaderless {
+                json_line(out, &Line::Leaderless { at, row })?;
             }
             for (node, error) in &look.unreachable {
                 let (node, error) = (Some(node.get()), error.to_string());
@@ -155,6 +155,10 @@ fn show_json(look: &Result<Look, ClientError>, at: &str, out: &mut dyn Write) ->
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use highwater_types::NodeId;
+
     use super::*;
 
     #[test]
@@ -162,14 +166,17 @@ mod tests {
         let row = table::tests::row();
         let unreachable = BTreeMap::from([(NodeId::new(3).unwrap(), ClientError::Closed)]);
         let mut out = Vec::new();
-        show_json(&Ok(Look { rows: vec![row], unreachable }), "now", &mut out).unwrap();
+        let look =
+            ReplicationView { rows: vec![row], leaderless: vec![table::tests::leaderless()], unreachable };
+        show_json(&Ok(look), "now", &mut out).unwrap();
         show_json(&Err(ClientError::Closed), "later", &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         let lines: Vec<serde_json::Value> =
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!((&lines[0]["type"], &lines[0]["at"]), (&"replica".into(), &"now".into()));
         assert_eq!((&lines[0]["replica"], &lines[0]["lag_records"]), (&2.into(), &1234.into()));
-        assert_eq!(lines[1], serde_json::json!({"type":"unreachable","at":"now","node":3,"error":"closed"}));
-        assert_eq!(lines[2], serde_json::json!({"type":"unreachable","at":"later","error":"closed"}));
+        assert_eq!((&lines[1]["type"], &lines[1]["leader_state"]), (&"leaderless".into(), &"dead".into()));
+        assert_eq!(lines[2], serde_json::json!({"type":"unreachable","at":"now","node":3,"error":"closed"}));
+        assert_eq!(lines[3], serde_json::json!({"type":"unreachable","at":"later","error":"closed"}));
     }
 }

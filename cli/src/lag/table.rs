@@ -1,25 +1,23 @@
 //! Lag as a table.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use highwater_client::ClientError;
-use highwater_client::describe::ReplicaRow;
-use highwater_types::NodeId;
+use highwater_client::describe::ReplicationView;
 
 use crate::figures::{count, size, time};
 use crate::output::{Align, Table};
 
 /// The table's lines, and a line for each node that could not be asked.
-pub(super) fn lines(rows: &[ReplicaRow], unreachable: &BTreeMap<NodeId, ClientError>) -> Vec<String> {
-    let mut lines = if rows.is_empty() { vec!["no followers".to_owned()] } else { table(rows).lines() };
-    for (node, error) in unreachable {
+pub(super) fn lines(look: &ReplicationView) -> Vec<String> {
+    let nothing = look.rows.is_empty() && look.leaderless.is_empty();
+    let mut lines = if nothing { vec!["no followers".to_owned()] } else { table(look).lines() };
+    for (node, error) in &look.unreachable {
         lines.push(format!("node {node} cannot be asked: {error}"));
     }
     lines
 }
 
-fn table(rows: &[ReplicaRow]) -> Table {
+fn table(look: &ReplicationView) -> Table {
     let mut table = Table::new(&[
         ("TOPIC", Align::Left),
         ("PARTITION", Align::Right),
@@ -35,7 +33,7 @@ fn table(rows: &[ReplicaRow]) -> Table {
         ("LAST FETCH", Align::Right),
         ("CAUSE", Align::Left),
     ]);
-    for row in rows {
+    for row in &look.rows {
         table.row(vec![
             row.topic.clone(),
             row.partition.to_string(),
@@ -52,6 +50,21 @@ fn table(rows: &[ReplicaRow]) -> Table {
             row.cause.clone(),
         ]);
     }
+    for row in &look.leaderless {
+        let mut cells = vec![
+            row.topic.clone(),
+            row.partition.to_string(),
+            row.leader.map_or_else(|| "none".to_owned(), |node| node.to_string()),
+            row.replica.to_string(),
+            "unknown".to_owned(),
+        ];
+        cells.extend(std::iter::repeat_n("-".to_owned(), 7));
+        cells.push(match row.leader_state {
+            "none" => row.cause.to_owned(),
+            hindrance => format!("{}: {hindrance}", row.cause),
+        });
+        table.row(cells);
+    }
     table
 }
 
@@ -62,7 +75,28 @@ fn known<T>(value: Option<T>, show: impl Fn(T) -> String) -> String {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::collections::BTreeMap;
+
+    use highwater_client::ClientError;
+    use highwater_client::describe::{LeaderlessRow, ReplicaRow};
+    use highwater_types::NodeId;
+
     use super::*;
+
+    /// A replica whose leader is dead.
+    pub(in super::super) fn leaderless() -> LeaderlessRow {
+        LeaderlessRow {
+            topic: "orders".to_owned(),
+            topic_id: "6ba7b810-9dad-41d1-80b4-00c04fd430c8".to_owned(),
+            partition: 1,
+            leader: Some(7),
+            leader_state: "dead",
+            leader_epoch: Some(4),
+            replica: 2,
+            in_sync: true,
+            cause: "leader-unknown",
+        }
+    }
 
     /// A follower that lags.
     pub(in super::super) fn row() -> ReplicaRow {
@@ -108,13 +142,18 @@ pub(super) mod tests {
             "TOPIC   PARTITION  LEADER  REPLICA  STATE      LEO  ACKNOWLEDGED    HW    LAG  LAG BYTES  LAG TIME  LAST FETCH  CAUSE",
             "orders          0       1        2  in-sync  10500         10000  9900  1,234    56.8 kB   12.0 ms        0 µs  acknowledgement",
             "orders          0       1        3  unknown      -             -     -      -          -         -           -  not-fetching",
+            "orders          1       7        2  unknown      -             -     -      -          -         -           -  leader-unknown: dead",
+            "orders          2    none        2  unknown      -             -     -      -          -         -           -  leader-unknown",
             "node 7 cannot be asked: closed",
         ];
-        assert_eq!(lines(&[row(), silent], &unreachable), expected);
+        let none = LeaderlessRow { leader: None, leader_state: "none", partition: 2, ..leaderless() };
+        let look =
+            ReplicationView { rows: vec![row(), silent], leaderless: vec![leaderless(), none], unreachable };
+        assert_eq!(lines(&look), expected);
     }
 
     #[test]
     fn a_cluster_without_followers_says_so() {
-        assert_eq!(lines(&[], &BTreeMap::new()), ["no followers"]);
+        assert_eq!(lines(&ReplicationView::default()), ["no followers"]);
     }
 }

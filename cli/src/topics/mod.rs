@@ -3,6 +3,7 @@
 mod view;
 
 use std::io::Write;
+use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use highwater_client::{AdoptTopic, CreateTopic, DescribedTopic, Placement, TopicRef};
@@ -191,7 +192,7 @@ fn confirm(
     out: &mut dyn Write,
 ) -> Result<(), CommandError> {
     match output.output {
-        OutputFormat::Json => json_line(out, &TopicDetail::of(topic))?,
+        OutputFormat::Json => json_line(out, &TopicDetail::of(topic, &None))?,
         OutputFormat::Text => {
             let partitions = u64::try_from(topic.record.partitions).unwrap_or(0);
             let (name, id) = (&topic.record.name, topic.record.id);
@@ -219,14 +220,16 @@ async fn describe(args: &DescribeArgs, out: &mut dyn Write) -> Result<(), Comman
             let described = client.describe_topic(name).await;
             let described =
                 described.map_err(|e| CommandError::cluster(format!("describe topic {name}"), e))?;
-            vec![TopicDetail::of(&described)]
+            vec![Arc::unwrap_or_clone(described)]
         }
         None => {
             let described = client.list_topics().await;
-            let described = described.map_err(|e| CommandError::cluster("describe topics", e))?;
-            described.iter().map(TopicDetail::of).collect()
+            described.map_err(|e| CommandError::cluster("describe topics", e))?
         }
     };
+    // A node that cannot renew its session tells the topics all the same.
+    let live = client.describe_cluster().await.ok().map(|cluster| cluster.live);
+    let topics: Vec<_> = topics.iter().map(|topic| TopicDetail::of(topic, &live)).collect();
     match args.output.output {
         OutputFormat::Json => topics.iter().try_for_each(|topic| json_line(out, topic))?,
         OutputFormat::Text => {

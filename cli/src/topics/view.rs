@@ -1,9 +1,10 @@
 //! Topics as they are shown: lines of JSON, tables.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
 use highwater_client::{DescribedPartition, DescribedTopic};
+use highwater_types::{NodeId, Program};
 use serde::Serialize;
 
 use crate::output::{Align, Table};
@@ -50,7 +51,12 @@ struct PartitionDetail {
     partition_epoch: u64,
     isr: Vec<Member>,
     replicas: Vec<i32>,
+    /// The replicas that show no sign of life: a leader's leader-svc, another's agent. Absent when no node could tell.
+    not_live: Option<Vec<i32>>,
 }
+
+/// The programs that live, if a node of the cluster could tell.
+pub(super) type Live = Option<BTreeSet<(NodeId, Program)>>;
 
 #[derive(Debug, Serialize)]
 struct Member {
@@ -59,19 +65,31 @@ struct Member {
 }
 
 impl TopicDetail {
-    pub(super) fn of(topic: &DescribedTopic) -> Self {
+    pub(super) fn of(topic: &DescribedTopic, live: &Live) -> Self {
         Self {
             topic: topic.record.name.to_string(),
             topic_id: topic.record.id.to_string(),
             properties: topic.record.properties.to_pairs().into_iter().collect(),
-            partitions: topic.partitions.iter().map(PartitionDetail::of).collect(),
+            partitions: topic
+                .partitions
+                .iter()
+                .map(|partition| PartitionDetail::of(partition, live))
+                .collect(),
         }
     }
 }
 
 impl PartitionDetail {
-    fn of(partition: &DescribedPartition) -> Self {
+    fn of(partition: &DescribedPartition, live: &Live) -> Self {
         let record = &partition.record;
+        let not_live = live.as_ref().map(|live| {
+            let needed = |node| match record.leader == Some(node) {
+                true => Program::LeaderSvc,
+                false => Program::FollowerAgent,
+            };
+            let silent = record.replicas.iter().filter(|node| !live.contains(&(**node, needed(**node))));
+            silent.map(|node| node.get()).collect()
+        });
         let isr = record.isr.iter();
         Self {
             partition: record.partition.get(),
@@ -81,6 +99,7 @@ impl PartitionDetail {
             partition_epoch: record.partition_epoch.get(),
             isr: isr.map(|m| Member { node: m.node.get(), incarnation: m.incarnation.to_string() }).collect(),
             replicas: record.replicas.iter().map(|node| node.get()).collect(),
+            not_live,
         }
     }
 }
@@ -116,6 +135,7 @@ pub(super) fn print_detail(topic: &TopicDetail, out: &mut dyn Write) -> io::Resu
         ("EPOCH", Align::Right),
         ("ISR", Align::Left),
         ("REPLICAS", Align::Left),
+        ("NOT LIVE", Align::Left),
         ("LEADER ADDRESS", Align::Left),
     ]);
     let known = |number: Option<i32>| number.map_or_else(|| "none".to_owned(), |n| n.to_string());
@@ -127,6 +147,7 @@ pub(super) fn print_detail(topic: &TopicDetail, out: &mut dyn Write) -> io::Resu
             known(partition.leader_epoch),
             nodes(&isr),
             nodes(&partition.replicas),
+            partition.not_live.as_deref().map_or_else(|| "unknown".to_owned(), nodes),
             partition.leader_endpoint.clone().unwrap_or_else(|| "unknown".to_owned()),
         ]);
     }
@@ -143,8 +164,8 @@ fn nodes(nodes: &[i32]) -> String {
 #[cfg(test)]
 mod tests {
     use highwater_types::{
-        Incarnation, IsrMember, LeaderEpoch, NodeId, PartitionIndex, PartitionRecord, TopicId,
-        TopicIdPartition, TopicProperties, TopicRecord,
+        Incarnation, IsrMember, LeaderEpoch, PartitionIndex, PartitionRecord, TopicId, TopicIdPartition,
+        TopicProperties, TopicRecord,
     };
 
     use super::*;
@@ -194,25 +215,26 @@ mod tests {
 
     #[test]
     fn a_description_tells_leader_epoch_isr_replicas_and_properties() {
-        let text = printed(|out| print_detail(&TopicDetail::of(&topic()), out));
+        let live = Some(BTreeSet::from([(NodeId::new(1).unwrap(), Program::LeaderSvc)]));
+        let text = printed(|out| print_detail(&TopicDetail::of(&topic(), &live), out));
         let (head, table) = text.split_at(text.find("PARTITION").unwrap());
         assert!(head.starts_with(&format!("topic orders ({ID})\nproperties durability=fsync ")), "{head}");
         assert!(head.contains(" min.insync.replicas=1 "), "{head}");
         let expected = "\
-PARTITION  LEADER  EPOCH  ISR   REPLICAS  LEADER ADDRESS
-        0       1      4  1     1,2       10.0.0.1:9400
-        1    none   none  none  1,2       unknown
+PARTITION  LEADER  EPOCH  ISR   REPLICAS  NOT LIVE  LEADER ADDRESS
+        0       1      4  1     1,2       2         10.0.0.1:9400
+        1    none   none  none  1,2       1,2       unknown
 ";
         assert_eq!(table, expected);
     }
 
     #[test]
     fn json_has_every_field_of_the_record() {
-        let value = serde_json::to_value(TopicDetail::of(&topic())).unwrap();
+        let value = serde_json::to_value(TopicDetail::of(&topic(), &None)).unwrap();
         assert_eq!(value["properties"]["max.message.bytes"], "1048588");
         let led = &value["partitions"][0];
         assert_eq!((&led["leader"], &led["leader_epoch"]), (&1.into(), &4.into()));
         assert_eq!(led["isr"][0]["incarnation"], "0000000000000007");
-        assert!(value["partitions"][1]["leader"].is_null());
+        assert!(value["partitions"][1]["leader"].is_null() && led["not_live"].is_null());
     }
 }

@@ -1,12 +1,12 @@
 //! Topics, offsets, records for people, and the views of replication.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use highwater_proto::v1;
 use highwater_proto::v1::cluster_service_client::ClusterServiceClient;
 use highwater_proto::v1::log_service_client::LogServiceClient;
 use highwater_proto::v1::replication_service_client::ReplicationServiceClient;
-use highwater_types::{Endpoint, NodeId, Offset, Program, TopicId, TopicName, TopicPartition};
+use highwater_types::{Endpoint, NodeId, NodeRecord, Offset, Program, TopicId, TopicName, TopicPartition};
 use highwater_wire::admin::{AdoptTopic, CreateTopic, encode_adopt, encode_create};
 use highwater_wire::cluster::{DescribedCluster, DescribedTopic, decode_cluster, decode_topic};
 use highwater_wire::fetch::TopicRef;
@@ -20,7 +20,7 @@ use highwater_wire::read_records::{
 use highwater_wire::{DecodeError, encode_topic_ref};
 
 use crate::client::{Client, Repeat};
-use crate::describe::{Fetchers, ReplicaRow, fetchers, replica_rows};
+use crate::describe::{Fetchers, ReplicationView, fetchers, leaderless_rows, replica_rows};
 use crate::route::{TryError, bad_answer, no_answer};
 use crate::{ClientError, consumer};
 
@@ -182,20 +182,17 @@ impl Client {
         .await
     }
 
-    /// How far every follower is, from every node that leads; by topic, partition and follower. Nodes that cannot be asked
-    /// are returned with why.
+    /// How far every follower of `topics` (empty: of all) is, from every node that leads.
     ///
     /// # Errors
     /// As [`Client::describe_cluster`].
-    pub async fn describe_replication(
-        &self,
-        topics: &[TopicName],
-    ) -> Result<(Vec<ReplicaRow>, BTreeMap<NodeId, ClientError>), ClientError> {
+    pub async fn describe_replication(&self, topics: &[TopicName]) -> Result<ReplicationView, ClientError> {
         let selector =
             |name: &TopicName| v1::TopicSelector { topic: name.to_string(), topic_id: String::new() };
         let request = v1::DescribeReplicationRequest { topics: topics.iter().map(selector).collect() };
-        let (mut rows, mut unreachable) = (Vec::new(), BTreeMap::new());
-        for (node, endpoint) in self.programs(Program::LeaderSvc).await? {
+        let cluster = self.describe_cluster().await?;
+        let (mut rows, mut led, mut unreachable) = (Vec::new(), BTreeSet::new(), BTreeMap::new());
+        for (node, endpoint) in programs(&cluster, Program::LeaderSvc) {
             let rpc = |channel, request| async move {
                 ReplicationServiceClient::new(channel)
                     .max_decoding_message_size(DESCRIPTION_LIMIT)
@@ -203,12 +200,18 @@ impl Client {
                     .await
             };
             match self.call(&endpoint, request.clone(), self.view_timeout(), rpc).await {
-                Ok(answer) => rows.extend(replica_rows(answer)),
+                Ok(answer) => {
+                    led.extend(
+                        answer.partitions.iter().map(|p| (p.topic_id.clone(), p.partition.unwrap_or(-1))),
+                    );
+                    rows.extend(replica_rows(answer));
+                }
                 Err(error) => drop(unreachable.insert(node, error)),
             }
         }
         rows.sort_by(|a, b| (&a.topic, a.partition, a.replica).cmp(&(&b.topic, b.partition, b.replica)));
-        Ok((rows, unreachable))
+        let leaderless = leaderless_rows(&cluster, topics, &led, &unreachable);
+        Ok(ReplicationView { rows, leaderless, unreachable })
     }
 
     /// The fetch loops of every agent, by node. Agents that cannot be asked are returned with why.
@@ -219,7 +222,7 @@ impl Client {
         &self,
     ) -> Result<(BTreeMap<NodeId, Fetchers>, BTreeMap<NodeId, ClientError>), ClientError> {
         let (mut found, mut unreachable) = (BTreeMap::new(), BTreeMap::new());
-        for (node, endpoint) in self.programs(Program::FollowerAgent).await? {
+        for (node, endpoint) in programs(&self.describe_cluster().await?, Program::FollowerAgent) {
             match self.describe_fetchers_of(&endpoint).await {
                 Ok(fetchers) => drop(found.insert(node, fetchers)),
                 Err(error) => drop(unreachable.insert(node, error)),
@@ -243,16 +246,15 @@ impl Client {
         Ok(fetchers(self.call(agent, request, self.view_timeout(), rpc).await?))
     }
 
-    async fn programs(&self, program: Program) -> Result<Vec<(NodeId, Endpoint)>, ClientError> {
-        let cluster = self.describe_cluster().await?;
-        let of_node = |node: &highwater_types::NodeRecord| Some((node.node, node.endpoint(program)?.clone()));
-        Ok(cluster.nodes.iter().filter_map(of_node).collect())
-    }
-
     /// A view of many nodes does not wait long for a dead one.
     fn view_timeout(&self) -> std::time::Duration {
         self.config().request_timeout.min(VIEW_TIMEOUT)
     }
+}
+
+fn programs(cluster: &DescribedCluster, program: Program) -> Vec<(NodeId, Endpoint)> {
+    let of_node = |node: &NodeRecord| Some((node.node, node.endpoint(program)?.clone()));
+    cluster.nodes.iter().filter_map(of_node).collect()
 }
 
 /// The deadline of a call that shows one node among many.

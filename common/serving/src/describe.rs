@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater_coordination::{ClusterView, Membership};
+use highwater_coordination::{ClusterView, Membership, ProgramState};
 use highwater_node::MonotonicClock;
 use highwater_node::grpc::Deadline;
 use highwater_proto::v1;
@@ -123,9 +123,17 @@ impl ClusterDescriber {
         v1::DescribeClusterResponse {
             unchanged: false,
             nodes: view.nodes().map(|node| encode_node(node)).collect(),
+            live_leader_svcs: self.live(view, Program::LeaderSvc),
+            live_follower_agents: self.live(view, Program::FollowerAgent),
             topics: topics.into_iter().map(|topic| encode_live_topic(view, topic)).collect(),
             ..self.unchanged(view)
         }
+    }
+
+    /// The nodes whose `program` is seen alive.
+    fn live(&self, view: &ClusterView, program: Program) -> Vec<i32> {
+        let alive = |node: &NodeId| self.membership.state(*node, program) == ProgramState::Alive;
+        view.nodes().map(|record| record.node).filter(alive).map(NodeId::get).collect()
     }
 }
 

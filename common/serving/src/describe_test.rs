@@ -1,7 +1,7 @@
 //! What is told of the cluster, when, and when nothing is.
 
 use highwater_coordination::{Coordination, FileCoordination, FileOptions};
-use highwater_types::{PartitionIndex, TopicId, TopicIdPartition, TopicProperties};
+use highwater_types::{NodeRecord, PartitionIndex, TopicId, TopicIdPartition, TopicProperties};
 
 use super::*;
 
@@ -70,6 +70,18 @@ async fn a_wait_ends_unchanged_at_its_deadline_or_when_the_program_drains() {
     assert!(same.unchanged && same.version == version);
     bench.draining.cancel();
     assert!(bench.describe(version, 30_000).await.unwrap().unchanged);
+}
+
+#[tokio::test]
+async fn the_programs_that_are_seen_alive_are_told() {
+    let bench = bench().await;
+    for raw in 1..=3 {
+        bench.store.swap_node(NodeRecord::new(NodeId::new(raw).unwrap()), 0).await.unwrap();
+    }
+    bench.store.renew_liveness(NodeId::new(3).unwrap(), Program::FollowerAgent).await.unwrap();
+    bench.renew().await;
+    let told = bench.describe(None, 0).await.unwrap();
+    assert_eq!((told.nodes.len(), told.live_leader_svcs, told.live_follower_agents), (3, vec![1], vec![3]));
 }
 
 #[tokio::test]
