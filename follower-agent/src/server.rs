@@ -81,7 +81,7 @@ impl LogService for Api {
         {
             return Err(status::wrong_cluster(asked, own));
         }
-        let fetch = Fetch { request, received, deadline };
+        let fetch = Fetch::new(request, received, deadline);
         let Ok(fetched) = self.fetches.clone().oneshot(fetch).await;
         Ok(Response::new(highwater_wire::fetch::encode_response(fetched.response)))
     }

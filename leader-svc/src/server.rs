@@ -59,7 +59,7 @@ impl LogService for LogApi {
         let (caller, deadline) = (caller_of(&request)?, deadline_of(&request));
         let request = highwater_wire::fetch::decode_request(&caller, request.into_inner())?;
         check_cluster(request.cluster.as_ref(), &self.cluster_id)?;
-        let fetch = Fetch { request, received, deadline };
+        let fetch = Fetch::new(request, received, deadline);
         let fetched = self.fetches.clone().oneshot(fetch).await.map_err(|e| status::from_error(&e))?;
         Ok(Response::new(respond(fetched)))
     }

@@ -14,7 +14,7 @@ use highwater_protocol::fetch::{FetchPartition, ReadPlan, Requester, TopicRef, c
 use highwater_replica::ReplicaFacts;
 use highwater_types::{
     MonotonicTime, NodeId, Offset, PartitionIndex, ReplicationError, TopicId, TopicIdPartition, TopicName,
-    WallTime,
+    TraceContext, WallTime,
 };
 
 /// A replica that this program hosts and reads from.
@@ -55,8 +55,19 @@ pub trait HostedReplica: Send + Sync + fmt::Debug + 'static {
     /// What a parked fetch needs to know of the partition now.
     fn probe(&self, requester: Requester, request: &FetchPartition) -> Probe;
 
+    /// Whether the follower that sent this is in the recorded in-sync set, with the incarnation that it names: such a replica is
+    /// never throttled (S67). Nobody follows a replica that does not lead.
+    fn is_in_sync(&self, _follower: NodeId, _request: &FetchPartition) -> bool {
+        false
+    }
+
     /// When the record at `offset` was appended here; `None` when unknown or not the leader.
     fn appended_at(&self, offset: Offset) -> Option<MonotonicTime>;
+
+    /// Under which traces some of the records from `from` on and before `to` were produced.
+    fn traces(&self, _from: Offset, _to: Offset) -> Vec<(Offset, TraceContext)> {
+        Vec::new()
+    }
 
     /// Reads whole batches. *Blocks.*
     ///

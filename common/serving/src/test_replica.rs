@@ -1,6 +1,6 @@
 //! A replica without a disk, for the tests of the stages: its records are opaque blocks of known size.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -33,6 +33,7 @@ struct State {
     propagated: Offset,
     failed: bool,
     append_on_plan: Option<usize>,
+    in_sync: BTreeSet<NodeId>,
 }
 
 impl State {
@@ -65,6 +66,7 @@ impl TestReplica {
             propagated: Offset::ZERO,
             failed: false,
             append_on_plan: None,
+            in_sync: BTreeSet::new(),
         };
         let zero = || AtomicUsize::new(0);
         let topic = topic.parse().unwrap();
@@ -104,6 +106,11 @@ impl TestReplica {
     /// Appends a batch of this size right after the next fetch was planned: between the check and the registration.
     pub(crate) fn append_after_next_plan(&self, size: usize) {
         self.state.lock().append_on_plan = Some(size);
+    }
+
+    /// A follower joins the in-sync set.
+    pub(crate) fn join(&self, follower: NodeId) {
+        self.state.lock().in_sync.insert(follower);
     }
 
     fn error() -> ReplicationError {
@@ -180,6 +187,10 @@ impl HostedReplica for TestReplica {
             propagated_high_watermark: state.propagated,
             diverging: false,
         })
+    }
+
+    fn is_in_sync(&self, follower: NodeId, _: &FetchPartition) -> bool {
+        self.state.lock().in_sync.contains(&follower)
     }
 
     fn appended_at(&self, offset: Offset) -> Option<MonotonicTime> {
@@ -269,5 +280,5 @@ pub(crate) fn fetch(max_wait_ms: u64, partitions: Vec<FetchPartition>) -> Fetch 
         partitions,
         forgotten: Vec::new(),
     };
-    Fetch { request, received: MonotonicTime::ZERO, deadline: None }
+    Fetch::new(request, MonotonicTime::ZERO, None)
 }

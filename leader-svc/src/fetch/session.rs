@@ -96,7 +96,7 @@ mod tests {
             partitions: Vec::new(),
             forgotten: Vec::new(),
         };
-        let fetch = Fetch { request, received: MonotonicTime::ZERO, deadline: None };
+        let fetch = Fetch::new(request, MonotonicTime::ZERO, None);
         let outcome = SessionLayer.layer(inner).oneshot(fetch).await;
         outcome.map(|fetched| fetched.response.session_id).map_err(|error| error.code)
     }

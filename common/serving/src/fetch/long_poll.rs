@@ -91,17 +91,22 @@ where
 impl Shared {
     async fn plan(&self, fetch: Fetch) -> Planned {
         let requester = fetch.request.replica.map_or(Requester::Consumer, Requester::Follower);
-        let partitions =
-            self.visit(&fetch.request, |replica, asked| replica.on_fetch(requester, asked, fetch.received));
+        let partitions = self.visit(&fetch.request, |replica, asked| {
+            if fetch.recorded {
+                replica.plan(requester, asked)
+            } else {
+                replica.on_fetch(requester, asked, fetch.received)
+            }
+        });
         let (delayed, watched) = match self.may_wait(requester, &fetch, &partitions) {
             Ok(waiting) => waiting,
-            Err(completion) => return Planned { fetch, partitions, completion, parked: Duration::ZERO },
+            Err(completion) => return planned(fetch, partitions, completion, Duration::ZERO),
         };
         drop(partitions);
         let completion = self.purgatory.wait(delayed, requester, watched).await;
         let parked = self.clock.now().since(fetch.received);
         let partitions = self.visit(&fetch.request, |replica, asked| replica.plan(requester, asked));
-        Planned { fetch, partitions, completion, parked }
+        planned(fetch, partitions, completion, parked)
     }
 
     /// Finds each partition of a request and plans its read by `plan`.
@@ -138,7 +143,7 @@ impl Shared {
         let request = &fetch.request;
         let mut parked = Vec::with_capacity(partitions.len());
         let mut watched = Vec::with_capacity(partitions.len());
-        for (asked, found) in request.partitions.iter().zip(partitions) {
+        for (slot, (asked, found)) in request.partitions.iter().zip(partitions).enumerate() {
             let (replica, plan) = found.plan.as_ref().map_err(|_| FetchCompletion::PartitionError)?;
             if plan.diverging.is_some() {
                 return Err(FetchCompletion::Diverging);
@@ -149,7 +154,7 @@ impl Shared {
                 fetch_offset: plan.from,
                 max_bytes: asked.max_bytes.min(request.max_bytes),
                 known_high_watermark: asked.high_watermark,
-                withheld: asked.paused,
+                withheld: fetch.is_withheld(slot),
             });
             watched.push(Watched { replica: Arc::clone(replica), request: asked.clone() });
         }
@@ -164,6 +169,15 @@ impl Shared {
             None => Ok((delayed, watched)),
         }
     }
+}
+
+fn planned(
+    fetch: Fetch,
+    partitions: Vec<PlannedPartition>,
+    completion: FetchCompletion,
+    parked: Duration,
+) -> Planned {
+    Planned { fetch, partitions, completion, parked, metered_bytes: u64::MAX }
 }
 
 #[cfg(test)]

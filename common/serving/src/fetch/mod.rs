@@ -2,12 +2,15 @@
 //! more stages around them (sessions, a throttle) and tests can drive one alone.
 //!
 //! ```text
-//!   Fetch ─▶ LongPoll: find, check, record progress (once, on arrival: S25), wait ─▶ Planned
+//!   Fetch ─▶ Throttle: which partitions of replicas that are catching up are left out (a leader's)
+//!         ─▶ LongPoll: find, check, record progress (once, on arrival: S25), wait ─▶ Planned
+//!         ─▶ Charge: how many bytes such replicas get now (a leader's)
 //!         ─▶ Read: bytes within the caps, off the runtime's workers ─▶ Fetched
 //! ```
 
 mod long_poll;
 mod read;
+mod throttle;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +18,13 @@ use std::time::Duration;
 use highwater_node::grpc::Deadline;
 use highwater_protocol::delayed_fetch::FetchCompletion;
 use highwater_protocol::fetch::{FetchRequest, FetchResponse, ReadPlan};
+use highwater_protocol::quota::Metering;
 use highwater_types::{MonotonicTime, PartitionIndex, ReplicationError, TopicId, TopicName};
 
 pub use long_poll::{LongPoll, LongPollLayer};
 pub use read::{Read, ReadBounds};
 pub(crate) use read::{read_failed, to_usize};
+pub use throttle::{Charge, ChargeLayer, Throttle, ThrottleLayer};
 
 use crate::HostedReplica;
 
@@ -32,6 +37,30 @@ pub struct Fetch {
     pub received: MonotonicTime,
     /// When it must be answered, because the caller gives up soon after; absent = never.
     pub deadline: Option<Deadline>,
+    /// What a quota of replication means for each partition, in the order asked; empty = nothing for any.
+    pub metering: Vec<Metering>,
+    /// Whether its progress is recorded: a stage asks for what is left of its wait (S25).
+    pub recorded: bool,
+}
+
+impl Fetch {
+    /// A Fetch that has just arrived.
+    #[must_use]
+    pub const fn new(request: FetchRequest, received: MonotonicTime, deadline: Option<Deadline>) -> Self {
+        Self { request, received, deadline, metering: Vec::new(), recorded: false }
+    }
+
+    /// What a quota of replication means for the partition at `slot`.
+    #[must_use]
+    pub fn metering(&self, slot: usize) -> Metering {
+        self.metering.get(slot).copied().unwrap_or_default()
+    }
+
+    /// Whether no records of the partition at `slot` are wanted now: its follower still appends, or a quota has nothing left.
+    pub(crate) fn is_withheld(&self, slot: usize) -> bool {
+        let paused = self.request.partitions.get(slot).is_some_and(|asked| asked.paused);
+        paused || self.metering(slot) == Metering::Withheld
+    }
 }
 
 /// The shorter of `wait` and what is left until `deadline`, so that a wait ends with an answer (S79).
@@ -51,6 +80,8 @@ pub struct Planned {
     pub completion: FetchCompletion,
     /// How long it was parked.
     pub parked: Duration,
+    /// How many bytes its metered partitions may have together. The first batch of one may be larger, unless it is 0.
+    pub metered_bytes: u64,
 }
 
 /// One partition of a [`Planned`] fetch.

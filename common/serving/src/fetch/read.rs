@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use highwater_log::{LogRead, ReadError, ReadLimits};
 use highwater_node::MonotonicClock;
-use highwater_protocol::fetch::{self, FetchResponse, PartitionResult, ReadPlan};
-use highwater_types::{ErrorCode, ReplicationError};
+use highwater_protocol::fetch::{self, FetchPartition, FetchResponse, PartitionResult, ReadPlan};
+use highwater_protocol::quota::Metering;
+use highwater_types::{ErrorCode, Offset, ReplicationError};
 use tokio::sync::Semaphore;
 use tower::Service;
 
@@ -64,15 +65,15 @@ impl Service<Planned> for Read {
 
 impl Read {
     async fn answer(self, planned: Planned) -> Fetched {
-        let Planned { fetch, partitions, completion, parked } = planned;
+        let Planned { fetch, partitions, completion, parked, metered_bytes } = planned;
+        let cap = |(slot, asked): (usize, &FetchPartition)| Cap {
+            bytes: if fetch.is_withheld(slot) { 0 } else { asked.max_bytes },
+            metered: fetch.metering(slot) == Metering::Metered,
+        };
         let caps = Caps {
             answer: fetch.request.max_bytes.min(self.answer_bytes),
-            partitions: fetch
-                .request
-                .partitions
-                .iter()
-                .map(|asked| if asked.paused { 0 } else { asked.max_bytes })
-                .collect(),
+            metered: usize::try_from(metered_bytes).unwrap_or(usize::MAX),
+            partitions: fetch.request.partitions.iter().enumerate().map(cap).collect(),
         };
         let partitions = if caps.answer > 0 && partitions.iter().any(has_records) {
             self.read(partitions, caps).await
@@ -116,10 +117,19 @@ impl Read {
     }
 }
 
-/// In bytes; a partition's is 0 while it is paused.
+/// In bytes.
 struct Caps {
     answer: u32,
-    partitions: Vec<u32>,
+    /// Of the metered partitions together.
+    metered: usize,
+    partitions: Vec<Cap>,
+}
+
+/// A partition's; 0 bytes while it is paused or withheld.
+#[derive(Clone, Copy)]
+struct Cap {
+    bytes: u32,
+    metered: bool,
 }
 
 /// What is left of an answer's room.
@@ -127,6 +137,33 @@ struct Budget {
     left: usize,
     /// Whether the answer still has no records, so that a batch larger than the caps may open it (S32).
     empty: bool,
+    /// What is left for metered partitions.
+    metered: usize,
+    /// Whether it still has no records of a metered partition: a batch larger than what a quota has left gets through in the
+    /// end, also behind others. So an answer can exceed its caps by one batch in all.
+    metered_empty: bool,
+}
+
+impl Budget {
+    /// What a partition may have, and whether its first batch may be larger; `None` = nothing.
+    fn limits(&self, cap: Cap, upper: Offset) -> Option<ReadLimits> {
+        let room = self.left.min(to_usize(cap.bytes));
+        if cap.bytes == 0 || (room == 0 && !self.empty) || (cap.metered && self.metered == 0) {
+            return None;
+        }
+        let min_one_batch = self.empty || (cap.metered && self.metered_empty);
+        let max_bytes = if cap.metered { room.min(self.metered) } else { room };
+        Some(ReadLimits { max_bytes, min_one_batch, upper })
+    }
+
+    fn took(&mut self, bytes: usize, cap: Cap) {
+        self.left = self.left.saturating_sub(bytes);
+        self.empty &= bytes == 0;
+        if cap.metered {
+            self.metered = self.metered.saturating_sub(bytes);
+            self.metered_empty &= bytes == 0;
+        }
+    }
 }
 
 fn has_records(partition: &PlannedPartition) -> bool {
@@ -147,7 +184,8 @@ fn nothing_of(plan: &ReadPlan) -> fetch::Fetched {
 }
 
 fn read_in_order(partitions: Vec<PlannedPartition>, caps: &Caps) -> Vec<PartitionResult> {
-    let mut budget = Budget { left: to_usize(caps.answer), empty: true };
+    let mut budget =
+        Budget { left: to_usize(caps.answer), empty: true, metered: caps.metered, metered_empty: true };
     partitions
         .into_iter()
         .zip(&caps.partitions)
@@ -162,19 +200,17 @@ fn read_in_order(partitions: Vec<PlannedPartition>, caps: &Caps) -> Vec<Partitio
 fn read_one(
     replica: &dyn HostedReplica,
     plan: &ReadPlan,
-    cap: u32,
+    cap: Cap,
     budget: &mut Budget,
 ) -> Result<fetch::Fetched, ReplicationError> {
-    let room = budget.left.min(to_usize(cap));
-    if !plan.has_records() || cap == 0 || (room == 0 && !budget.empty) {
-        return Ok(nothing_of(plan));
-    }
-    let limits = ReadLimits { max_bytes: room, min_one_batch: budget.empty, upper: plan.upper };
-    let LogRead { records, first, .. } = replica.read(plan.from, limits).map_err(|e| read_failed(&e))?;
-    budget.left = budget.left.saturating_sub(records.len());
-    budget.empty &= records.is_empty();
+    let limits = budget.limits(cap, plan.upper).filter(|_| plan.has_records());
+    let Some(limits) = limits else { return Ok(nothing_of(plan)) };
+    let LogRead { records, first, next, .. } =
+        replica.read(plan.from, limits).map_err(|e| read_failed(&e))?;
+    budget.took(records.len(), cap);
     let appended = if records.is_empty() { None } else { replica.appended_at(first) };
-    Ok(fetch::Fetched { records, appended, ..fetch::Fetched::empty(plan.snapshot) })
+    let traces = if records.is_empty() { Vec::new() } else { replica.traces(first, next) };
+    Ok(fetch::Fetched { records, appended, traces, ..fetch::Fetched::empty(plan.snapshot) })
 }
 
 /// An error of the log as it travels.

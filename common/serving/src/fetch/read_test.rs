@@ -15,6 +15,16 @@ const BOUNDS: ReadBounds = ReadBounds { answer_bytes: 1 << 20, concurrent_reads:
 
 /// Reads `fetch` from these replicas, which are the partitions that it asks for.
 async fn answer(fetch: Fetch, replicas: &[&Arc<TestReplica>], bounds: ReadBounds) -> FetchResponse {
+    metered_answer(fetch, replicas, bounds, u64::MAX).await
+}
+
+/// The same, where a quota has so many bytes left.
+async fn metered_answer(
+    fetch: Fetch,
+    replicas: &[&Arc<TestReplica>],
+    bounds: ReadBounds,
+    metered_bytes: u64,
+) -> FetchResponse {
     let requester = fetch.request.replica.map_or(Requester::Consumer, Requester::Follower);
     let plan = |(asked, replica): (&_, &&Arc<TestReplica>)| {
         let replica: Arc<dyn HostedReplica> = Arc::clone(replica) as _;
@@ -27,8 +37,13 @@ async fn answer(fetch: Fetch, replicas: &[&Arc<TestReplica>], bounds: ReadBounds
         }
     };
     let partitions = fetch.request.partitions.iter().zip(replicas).map(plan).collect();
-    let planned =
-        Planned { fetch, partitions, completion: FetchCompletion::EnoughBytes, parked: Duration::ZERO };
+    let planned = Planned {
+        fetch,
+        partitions,
+        completion: FetchCompletion::EnoughBytes,
+        parked: Duration::ZERO,
+        metered_bytes,
+    };
     Read::new(MonotonicClock::starting_now(), bounds).oneshot(planned).await.unwrap().response
 }
 
@@ -110,4 +125,38 @@ async fn a_consumer_reads_up_to_the_high_watermark_and_a_follower_to_the_end() {
     assert_eq!(sizes(&answer(asked, &[&replica], BOUNDS).await), [700]);
     let between = answer(fetch(0, vec![asks("t", 0, 15)]), &[&replica], BOUNDS).await;
     assert!(between.partitions[0].outcome.as_ref().is_ok_and(|f| f.records.is_empty()), "S26: no error");
+}
+
+/// A fetch of three partitions that mean this to a quota.
+fn metered(metering: [Metering; 3]) -> Fetch {
+    let mut asked = fetch(0, vec![asks("t", 0, 0), asks("t", 1, 0), asks("t", 2, 0)]);
+    asked.metering = metering.to_vec();
+    asked
+}
+
+#[tokio::test]
+async fn metered_partitions_share_what_the_quota_has_left_and_the_others_do_not_care() {
+    use Metering::{Counted, Free, Metered, Withheld};
+    let all = || (filled(0, &[400, 400]), filled(1, &[400, 400]), filled(2, &[400, 400]));
+    let (a, b, c) = all();
+    let response = metered_answer(metered([Metered, Counted, Metered]), &[&a, &b, &c], BOUNDS, 1_200).await;
+    assert_eq!(sizes(&response), [800, 800, 400], "1200 bytes for the first and the last together");
+    let (a, b, c) = all();
+    let response = metered_answer(metered([Withheld, Free, Metered]), &[&a, &b, &c], BOUNDS, 0).await;
+    assert_eq!(sizes(&response), [0, 800, 0], "nothing is left");
+    assert!(response.partitions.iter().all(|p| p.outcome.is_ok()), "that is no error");
+}
+
+#[tokio::test]
+async fn the_first_batch_of_a_metered_partition_is_whole_behind_others_too() {
+    use Metering::{Counted, Metered};
+    let (a, b, c) = (filled(0, &[400]), filled(1, &[3_000, 100]), filled(2, &[10]));
+    let asked = metered([Counted, Metered, Metered]);
+    let response = metered_answer(asked, &[&a, &b, &c], BOUNDS, 1).await;
+    assert_eq!(sizes(&response), [400, 3_000, 0], "one batch, however little is left of the quota");
+    let (a, b, c) = (filled(0, &[400]), filled(1, &[3_000]), filled(2, &[10]));
+    let mut asked = metered([Counted, Metered, Metered]);
+    asked.request.max_bytes = 400;
+    let response = metered_answer(asked, &[&a, &b, &c], BOUNDS, 5_000).await;
+    assert_eq!(sizes(&response), [400, 0, 0], "a full answer is full");
 }
