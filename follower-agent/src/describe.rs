@@ -8,9 +8,11 @@ use std::sync::Arc;
 
 use highwater_coordination::ClusterView;
 use highwater_proto::v1;
-use highwater_protocol::follower::PartitionFetchState;
+use highwater_protocol::follower::{FollowerPartition, PartitionFetchState};
+use highwater_protocol::lag_cause::{LagCause, LagFacts};
 use highwater_serving::{HostedReplica as _, Hosting, PartitionHost as _, Registry};
 use highwater_types::{MonotonicTime, TopicIdPartition};
+use highwater_wire::lag::encode_lag_cause;
 
 use crate::Fetchers;
 use crate::fetcher::LoopReport;
@@ -100,7 +102,21 @@ fn row(
         log_end_offset: Some(core.log_end().get()),
         high_watermark: Some(core.high_watermark().get()),
         lag_records: core.lag(),
+        cause: encode_lag_cause(cause(core, state)).into(),
     })
+}
+
+/// Why it lags. While it does not fetch, what the leader has more by now is not known.
+fn cause(core: &FollowerPartition, state: v1::FetchState) -> LagCause {
+    let backing_off = matches!(state, v1::FetchState::Delayed | v1::FetchState::Failed);
+    LagFacts {
+        lag_records: core.lag().filter(|_| !backing_off),
+        backing_off,
+        truncating: state == v1::FetchState::Truncating,
+        awaits_disk: core.fetch_offset() > core.acknowledged(),
+        ..LagFacts::default()
+    }
+    .cause()
 }
 
 /// A partition that no loop has: without a known leader, being opened, or not to be opened.
@@ -110,7 +126,7 @@ fn without_loop(
     id: TopicIdPartition,
     now: MonotonicTime,
 ) -> Option<v1::FollowedPartition> {
-    let (state, why) = match registry.get(id)? {
+    let (state, cause, why) = match registry.get(id)? {
         Hosting::Online(partition) => {
             let row = row(&partition, now, None);
             let reason = if row.reason.is_empty() {
@@ -118,10 +134,11 @@ fn without_loop(
             } else {
                 row.reason
             };
-            return Some(v1::FollowedPartition { reason, ..row });
+            let cause = v1::LagCause::LeaderUnknown.into();
+            return Some(v1::FollowedPartition { reason, cause, ..row });
         }
-        Hosting::Opening(why) => (v1::FetchState::Delayed, why),
-        Hosting::Failed(why) => (v1::FetchState::Failed, why),
+        Hosting::Opening(why) => (v1::FetchState::Delayed, v1::LagCause::NotFetching, why),
+        Hosting::Failed(why) => (v1::FetchState::Failed, v1::LagCause::BackOff, why),
     };
     let record = view.partition(id);
     Some(v1::FollowedPartition {
@@ -132,6 +149,7 @@ fn without_loop(
         reason: why.message,
         leader_id: record.and_then(|record| record.leader).map(|leader| leader.get()),
         leader_epoch: record.and_then(|record| record.leader_epoch).map(|epoch| epoch.get()),
+        cause: cause.into(),
         ..v1::FollowedPartition::default()
     })
 }

@@ -16,7 +16,7 @@ use highwater_protocol::fetch::{
     FetchPartition, Position, ReadPlan, Requester, check_epoch, check_position, epoch_end_offset,
 };
 use highwater_protocol::leader::{
-    CommitStatus, FollowerRow, IsrOutcome, LeaderConfig, LeaderEffect, LeaderPartition, LeaderStart,
+    Answered, CommitStatus, FollowerRow, IsrOutcome, LeaderConfig, LeaderEffect, LeaderPartition, LeaderStart,
 };
 use highwater_types::{
     ErrorCode, Incarnation, IsrMember, LeaderEpoch, MonotonicTime, NodeId, Offset, OffsetAndEpoch,
@@ -197,6 +197,11 @@ impl<S: Storage> LeaderReplica<S> {
             (row, bytes)
         });
         with_bytes.collect()
+    }
+
+    /// A follower's fetch was answered: for the description only.
+    pub fn on_follower_answered(&self, follower: NodeId, answered: Answered, now: MonotonicTime) {
+        self.core.lock().on_follower_answered(follower, answered, now);
     }
 
     /// When [`Self::on_tick`] has something to do next, if anything.

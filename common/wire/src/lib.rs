@@ -17,6 +17,7 @@ pub mod error;
 pub mod failure;
 pub mod fetch;
 mod field;
+pub mod lag;
 pub mod limits;
 pub mod offsets;
 pub mod produce;

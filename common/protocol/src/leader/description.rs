@@ -4,45 +4,11 @@
 
 use std::time::Duration;
 
-use highwater_types::{ErrorCode, Incarnation, MonotonicTime, NodeId, Offset};
+use highwater_types::{Incarnation, MonotonicTime, NodeId, Offset};
 
 use super::LeaderPartition;
 use super::follower_progress::FollowerProgress;
-
-/// Why a follower is behind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LagCause {
-    /// It is not.
-    None,
-    /// It has not fetched in this leadership.
-    NeverFetched,
-    /// It has not fetched for longer than `replica.lag.time.max.ms`.
-    NotFetching,
-    /// Its fetches are refused.
-    Refused(ErrorCode),
-    /// Its log differs; it is cutting.
-    Diverging,
-    /// It is appending or flushing what it got, and asks for no more meanwhile.
-    Appending,
-    /// It is fetching.
-    CatchingUp,
-}
-
-impl LagCause {
-    /// The name for the wire, spans and tables.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::NeverFetched => "never_fetched",
-            Self::NotFetching => "not_fetching",
-            Self::Refused(_) => "refused",
-            Self::Diverging => "diverging",
-            Self::Appending => "appending",
-            Self::CatchingUp => "catching_up",
-        }
-    }
-}
+use crate::lag_cause::{LagCause, LagFacts};
 
 /// A follower as its leader sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,21 +64,17 @@ impl LeaderPartition {
     }
 
     fn cause(&self, progress: &FollowerProgress, now: MonotonicTime) -> LagCause {
-        if progress.last_fetch().is_none() {
-            LagCause::NeverFetched
-        } else if !progress.is_fetching(now, self.config.replica_lag_time_max) {
-            LagCause::NotFetching
-        } else if let Some(code) = progress.refusal() {
-            LagCause::Refused(code)
-        } else if progress.is_diverging() {
-            LagCause::Diverging
-        } else if progress.acknowledged().is_some_and(|offset| offset >= self.log_end) {
-            LagCause::None
-        } else if progress.is_paused() || progress.fetch_offset().is_some_and(|offset| offset >= self.log_end)
-        {
-            LagCause::Appending
-        } else {
-            LagCause::CatchingUp
+        let may_read_no_more = progress.is_paused() || progress.fetch_offset() >= Some(self.log_end);
+        LagFacts {
+            lag_records: progress.acknowledged().map(|offset| self.log_end.since(offset)),
+            backing_off: progress.refusal().is_some(),
+            truncating: progress.is_diverging(),
+            silent: !progress.is_fetching(now, self.config.replica_lag_time_max),
+            throttled: progress.is_throttled(),
+            awaits_disk: may_read_no_more,
+            delays: Some(progress.delays(now)),
+            ..LagFacts::default()
         }
+        .cause()
     }
 }

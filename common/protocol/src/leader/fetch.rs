@@ -6,7 +6,7 @@
 use highwater_types::{Durability, ErrorCode, MonotonicTime, NodeId, ReplicationError};
 
 use super::LeaderPartition;
-use super::follower_progress::Arrival;
+use super::follower_progress::{Answered, Arrival};
 use crate::fetch::{FetchPartition, LogFacts, ReadPlan, Requester, check_leadership, plan_read};
 
 impl LeaderPartition {
@@ -45,6 +45,13 @@ impl LeaderPartition {
             plan.snapshot.high_watermark = self.high_watermark();
             plan
         })
+    }
+
+    /// A follower's fetch was answered: for the description only (S25).
+    pub fn on_follower_answered(&mut self, follower: NodeId, answered: Answered, now: MonotonicTime) {
+        if let Some(progress) = self.followers.get_mut(&follower) {
+            progress.on_answered(answered, now);
+        }
     }
 
     /// What a parked follower fetch reads when it is answered: the same checks, nothing is counted (S25).

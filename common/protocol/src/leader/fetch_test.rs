@@ -5,6 +5,7 @@ use highwater_types::{Durability, ErrorCode};
 use super::super::leader_test_support::*;
 use super::super::*;
 use crate::fetch::{FetchPartition, ReadPlan};
+use crate::lag_cause::LagCause;
 use crate::test_values::{at, cache, epoch, incarnation, log, member, millis, node, offset, record};
 
 fn code(result: Result<ReadPlan, ReplicationError>) -> ErrorCode {
@@ -75,7 +76,7 @@ fn a_diverging_fetch_acknowledges_nothing() {
     assert!(!plan.has_records());
     assert_eq!(acknowledged(&leader, 2), None);
     assert_eq!(leader.high_watermark(), offset(90));
-    assert_eq!(leader.describe(millis(2))[0].cause, LagCause::Diverging);
+    assert_eq!(leader.describe(millis(2))[0].cause, LagCause::Truncating);
 }
 
 #[test]
@@ -84,7 +85,7 @@ fn an_out_of_range_fetch_acknowledges_nothing() {
     let request = FetchPartition { last_fetched_epoch: None, ..fetch_of(2, 101) };
     assert_eq!(code(send(&mut leader, 2, &request, 1)), ErrorCode::OffsetOutOfRange);
     assert_eq!(acknowledged(&leader, 2), None);
-    assert_eq!(leader.describe(millis(2))[0].cause, LagCause::Refused(ErrorCode::OffsetOutOfRange));
+    assert_eq!(leader.describe(millis(2))[0].cause, LagCause::BackOff);
 }
 
 #[test]
@@ -188,7 +189,7 @@ fn a_row_tells_lag_age_and_cause() {
     assert_eq!(rows.iter().map(|row| row.node).collect::<Vec<_>>(), [node(2), node(3)]);
     assert_eq!((rows[0].lag_records, rows[0].cause, rows[0].in_sync), (Some(10), LagCause::CatchingUp, true));
     assert_eq!(rows[0].last_fetch_age, Some(Duration::from_millis(500)));
-    assert_eq!((rows[1].lag_records, rows[1].cause, rows[1].in_sync), (None, LagCause::NeverFetched, true));
+    assert_eq!((rows[1].lag_records, rows[1].cause, rows[1].in_sync), (None, LagCause::NotFetching, true));
 
     send(
         &mut leader,
@@ -197,10 +198,54 @@ fn a_row_tells_lag_age_and_cause() {
         2000,
     )
     .unwrap();
-    assert_eq!(leader.describe(millis(2000))[0].cause, LagCause::Appending);
+    assert_eq!(leader.describe(millis(2000))[0].cause, LagCause::FollowerDisk);
     send(&mut leader, 2, &fetch_of(2, 110), 3000).unwrap();
     assert_eq!(leader.describe(millis(3000))[0].cause, LagCause::None);
     assert_eq!(leader.describe(millis(3000))[0].lag_time, Some(Duration::ZERO));
     leader.on_append(offset(120), millis(3001));
     assert_eq!(leader.describe(millis(33_001))[0].cause, LagCause::NotFetching);
+}
+
+#[test]
+fn an_answer_that_nobody_comes_back_from_is_on_the_network_and_a_quota_is_told() {
+    let mut leader = leader(&all());
+    leader.on_append(offset(110), millis(10));
+    send(&mut leader, 2, &fetch_of(2, 100), 1000).unwrap();
+    let answered = Answered { end: Some(offset(105)), read: Duration::from_millis(2), throttled: false };
+    leader.on_follower_answered(node(2), answered, millis(1000));
+    let cause = |leader: &LeaderPartition, at| leader.describe(millis(at))[0].cause;
+    assert_eq!(cause(&leader, 1099), LagCause::CatchingUp);
+    assert_eq!(cause(&leader, 1100), LagCause::Network);
+    send(&mut leader, 2, &fetch_of(2, 100), 1150).unwrap();
+    assert_eq!(
+        cause(&leader, 1200),
+        LagCause::Network,
+        "a fetch that did not see the answer changes nothing"
+    );
+    send(
+        &mut leader,
+        2,
+        &FetchPartition { acknowledged_offset: Some(offset(100)), ..fetch_of(2, 105) },
+        1300,
+    )
+    .unwrap();
+    assert_eq!(cause(&leader, 1301), LagCause::Network, "the last answer took 300 ms");
+    leader.on_follower_answered(node(2), answered, millis(1301));
+    send(
+        &mut leader,
+        2,
+        &FetchPartition { acknowledged_offset: Some(offset(100)), ..fetch_of(2, 105) },
+        1310,
+    )
+    .unwrap();
+    assert_eq!(cause(&leader, 1311), LagCause::CatchingUp);
+
+    leader.on_follower_answered(
+        node(2),
+        Answered { read: Duration::from_millis(200), ..answered },
+        millis(1400),
+    );
+    assert_eq!(cause(&leader, 1400), LagCause::LeaderSlow);
+    leader.on_follower_answered(node(2), Answered { throttled: true, ..answered }, millis(1400));
+    assert_eq!(cause(&leader, 1400), LagCause::Throttled);
 }

@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use highwater_types::{ErrorCode, Incarnation, MonotonicTime, Offset};
 
+use crate::lag_cause::Delays;
+
 /// Arrivals that are kept per follower while their log end is not acknowledged. When full, the newest is overwritten:
 /// the oldest are the ones that are acknowledged first.
 const MAX_OPEN_ARRIVALS: usize = 32;
@@ -36,6 +38,17 @@ pub(super) struct Arrival {
     pub leader_end: Offset,
 }
 
+/// How a follower's fetch of one partition was answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Answered {
+    /// The offset after the records of the answer; `None` = it had none.
+    pub end: Option<Offset>,
+    /// How long the records were read.
+    pub read: Duration,
+    /// A quota left records out.
+    pub throttled: bool,
+}
+
 /// What is known about a follower.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FollowerProgress {
@@ -51,6 +64,12 @@ pub(super) struct FollowerProgress {
     refusal: Option<ErrorCode>,
     diverging: bool,
     arrivals: VecDeque<(MonotonicTime, Offset)>,
+    /// The last answer, for the description.
+    answered: Answered,
+    /// When records up to an offset were answered that no fetch has gone beyond yet.
+    on_the_way: Option<(MonotonicTime, Offset)>,
+    /// How long the last records were on the way: until a fetch went beyond them.
+    last_way: Duration,
 }
 
 impl FollowerProgress {
@@ -104,6 +123,17 @@ impl FollowerProgress {
         self.diverging
     }
 
+    /// Whether a quota left records out of the last answer.
+    pub(super) const fn is_throttled(&self) -> bool {
+        self.answered.throttled
+    }
+
+    /// Where the time of its records goes, as far as the leader sees it.
+    pub(super) fn delays(&self, now: MonotonicTime) -> Delays {
+        let so_far = self.on_the_way.map(|(since, _)| now.since(since)).unwrap_or_default();
+        Delays { leader: self.answered.read, network: self.last_way.max(so_far), ..Delays::default() }
+    }
+
     /// Whether a fetch of this incarnation may be looked at (S64). A new one replaces the old, whose progress is forgotten.
     ///
     /// # Errors
@@ -153,6 +183,9 @@ impl FollowerProgress {
         self.log_start = arrival.log_start.or(self.log_start);
         self.high_watermark = arrival.high_watermark.or(self.high_watermark);
         self.paused = arrival.paused;
+        if let Some((since, _)) = self.on_the_way.take_if(|(_, end)| arrival.fetch_offset >= *end) {
+            self.last_way = now.since(since);
+        }
         self.last_fetch = Some(now);
         self.refusal = None;
         self.diverging = false;
@@ -168,6 +201,17 @@ impl FollowerProgress {
             self.open_arrival(now, arrival.leader_end);
         }
         debug_assert!(self.arrivals.iter().all(|(_, end)| *end > acknowledged), "passed arrivals are gone");
+    }
+
+    /// A fetch was answered: for the description only. The oldest answer that is on its way is the one that is watched.
+    pub(super) fn on_answered(&mut self, answered: Answered, now: MonotonicTime) {
+        let before = self.acknowledged;
+        self.answered = answered;
+        if let Some(end) = answered.end {
+            self.on_the_way.get_or_insert((now, end));
+        }
+        debug_assert_eq!(self.acknowledged, before, "an answer acknowledges nothing");
+        debug_assert!(answered.end.is_none() || self.on_the_way.is_some(), "records are on their way");
     }
 
     /// A fetch was refused or found to differ: for the description only (S24).

@@ -28,7 +28,8 @@ mod follower_progress;
 mod high_watermark;
 mod in_sync_replicas;
 
-pub use description::{FollowerRow, LagCause};
+pub use description::FollowerRow;
+pub use follower_progress::Answered;
 pub use in_sync_replicas::{IsrOutcome, IsrProposal};
 
 use follower_progress::FollowerProgress;
