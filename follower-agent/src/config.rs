@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use highwater_node::config::{ByteSize, CommonSettings};
+use highwater_node::config::{ByteSize, CommonSettings, IO_THREADS_MAX, RECOVERY_THREADS_MAX};
 
 highwater_node::settings! {
     /// follower-agent's own settings.
@@ -49,13 +49,13 @@ highwater_node::settings! {
         /// How often high watermark, log start and recovery point are written while they move, in milliseconds.
         checkpoint_interval: Duration = "replica.high.watermark.checkpoint.interval.ms", default "1s", in Duration::from_millis(10)..=Duration::from_secs(60);
         /// How many partitions are opened at the same time.
-        recovery_threads: NonZeroU32 = "num.recovery.threads.per.data.dir", default "2";
+        recovery_threads: NonZeroU32 = "num.recovery.threads.per.data.dir", default "2", in NonZeroU32::MIN..=RECOVERY_THREADS_MAX;
         /// How long a program may be silent before it counts as dead, in milliseconds; it renews six times as often.
         session_timeout: Duration = "broker.session.timeout.ms", default "3s", in Duration::from_millis(300)..=Duration::from_secs(600);
         /// The most bytes of records in one answer to a consumer, whatever it asks for; a first batch may be larger.
         consumer_fetch_max_bytes: ByteSize = "fetch.max.bytes", default "55MiB", in ByteSize(1024)..=ByteSize(1 << 30);
         /// How many answers to consumers are read from disks at the same time.
-        io_threads: NonZeroU32 = "num.io.threads", default "8";
+        io_threads: NonZeroU32 = "num.io.threads", default "8", in NonZeroU32::MIN..=IO_THREADS_MAX;
     }
 }
 
@@ -153,5 +153,17 @@ mod tests {
             &[("replica.fetch.min.bytes", "2KiB"), (response, "1KiB")],
             ["replica.fetch.min.bytes", response],
         );
+    }
+
+    #[test]
+    fn every_number_and_time_has_a_range() {
+        let bounded = |name: &str| name.ends_with(".ms") || name.ends_with(".bytes") || name.contains("num.");
+        let keys = [CommonSettings::KEYS, AgentSettings::KEYS].concat();
+        let unbounded: Vec<_> = keys
+            .iter()
+            .filter(|key| bounded(key.name) && (key.range)().is_none())
+            .map(|key| key.name)
+            .collect();
+        assert_eq!(unbounded, [""; 0]);
     }
 }

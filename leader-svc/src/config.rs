@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use highwater_node::config::{ByteSize, CommonSettings, CoordinationTarget};
+use highwater_node::config::{
+    ByteSize, CommonSettings, CoordinationTarget, IO_THREADS_MAX, RECOVERY_THREADS_MAX,
+};
 
 highwater_node::settings! {
     /// leader-svc's own settings.
@@ -27,15 +29,17 @@ highwater_node::settings! {
         /// The largest request that is taken, in bytes.
         request_max_bytes: ByteSize = "socket.request.max.bytes", default "100MiB", in ByteSize(1024)..=ByteSize(1 << 30);
         /// How many answers are read from disks at the same time.
-        io_threads: NonZeroU32 = "num.io.threads", default "8";
+        io_threads: NonZeroU32 = "num.io.threads", default "8", in NonZeroU32::MIN..=IO_THREADS_MAX;
         /// How many partitions are opened at the same time.
-        recovery_threads: NonZeroU32 = "num.recovery.threads.per.data.dir", default "2";
+        recovery_threads: NonZeroU32 = "num.recovery.threads.per.data.dir", default "2", in NonZeroU32::MIN..=RECOVERY_THREADS_MAX;
         /// How many appends may wait at one partition; whoever brings one more waits.
-        queued_appends: NonZeroU32 = "queued.max.requests", default "500";
+        queued_appends: NonZeroU32 = "queued.max.requests", default "500", in NonZeroU32::MIN..=QUEUED_APPENDS_MAX;
         /// How long a replica waits for each one before it in the list of replicas before it takes a first leadership, in milliseconds.
         leadership_stagger: Duration = "leader.stagger.ms", default "500ms", in Duration::ZERO..=Duration::from_secs(60);
     }
 }
+
+const QUEUED_APPENDS_MAX: NonZeroU32 = NonZeroU32::new(100_000).unwrap();
 
 /// What several settings must be together.
 ///
@@ -80,5 +84,17 @@ mod tests {
         };
         assert_eq!(values("file:/c"), Ok(()));
         assert!(values("leader:a:9400").unwrap_err().contains("coordination"));
+    }
+
+    #[test]
+    fn every_number_and_time_has_a_range() {
+        let bounded = |name: &str| name.ends_with(".ms") || name.ends_with(".bytes") || name.contains("num.");
+        let keys = [CommonSettings::KEYS, LeaderSettings::KEYS].concat();
+        let unbounded: Vec<_> = keys
+            .iter()
+            .filter(|key| bounded(key.name) && (key.range)().is_none())
+            .map(|key| key.name)
+            .collect();
+        assert_eq!(unbounded, [""; 0]);
     }
 }

@@ -18,10 +18,12 @@ mod layers;
 mod table;
 mod values;
 
-pub use common::{CommonSettings, CoordinationTarget, LogFilter, advertised_endpoint};
+pub use common::{
+    CommonSettings, CoordinationTarget, IO_THREADS_MAX, LogFilter, RECOVERY_THREADS_MAX, advertised_endpoint,
+};
 pub use launch::{ProgramInfo, from_command_line};
 pub use layers::{ConfigErrors, Sources, Values, load};
-pub use table::{Fallback, Key, Settings, check, check_within, example_file, table_faults};
+pub use table::{Fallback, Key, Settings, check, check_within, example_file, in_words, table_faults};
 pub use values::{ByteSize, SettingValue};
 
 #[cfg(test)]

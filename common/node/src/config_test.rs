@@ -123,7 +123,7 @@ fn foreign_variables_are_left_alone() {
 #[test]
 fn a_value_outside_its_range_is_refused() {
     let error = fails(&["--replica-fetch-wait-max-ms", "2min"], &[]);
-    assert!(error.contains("0ns..=60s"), "{error}");
+    assert!(error.contains("0ns to 60s is allowed"), "{error}");
     assert!(fails(&["--num-replica-fetchers", "0"], &[]).contains("from 1"));
     assert!(fails(&["--replica-fetch-max-bytes", "-1"], &[]).contains("'-1'"));
 }
@@ -202,7 +202,7 @@ fn the_example_file_has_every_setting_and_loads() {
 
 #[test]
 fn faults_of_a_table_are_found() {
-    let key = |name, fallback| Key { name, doc: "x", fallback, check: |t| check::<bool>(t) };
+    let key = |name, fallback| Key { name, doc: "x", fallback, check: |t| check::<bool>(t), range: || None };
     let faults = table_faults(&[
         key("a.b", Fallback::Required),
         key("a.b", Fallback::Required),
@@ -222,4 +222,22 @@ fn an_address_for_others_is_one_that_they_can_reach() {
     assert_eq!(advertised(None, "0.0.0.0:9400"), "127.0.0.1:9400");
     assert_eq!(advertised(None, "[::1]:9400"), "[::1]:9400");
     assert_eq!(advertised(Some("node-1:19400"), "0.0.0.0:9400"), "node-1:19400");
+}
+
+#[test]
+fn an_address_that_nobody_can_reach_is_refused() {
+    for unreachable in ["node-1:0", "0.0.0.0:9400", "[::]:9400"] {
+        let error = fails(&["--advertise", unreachable], &[]);
+        assert!(error.contains("advertise") && error.contains(unreachable), "{error}");
+        assert!(error.contains("nobody can reach"), "{error}");
+    }
+    assert!(fails(&[], &[("HIGHWATER_COORDINATION", "leader:node-1:0")]).contains("nobody can reach port 0"));
+}
+
+#[test]
+fn a_value_out_of_its_range_is_told_the_range_in_words() {
+    let error = fails(&["--replica-fetch-max-bytes", "2GiB"], &[]);
+    assert!(error.contains("1B to 1GiB is allowed"), "{error}");
+    let error = fails(&["--replica-fetch-max-bytes", "much"], &[]);
+    assert!(error.contains("1B to 1GiB"), "{error}");
 }

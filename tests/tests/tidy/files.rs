@@ -138,21 +138,27 @@ fn unfinished(line: &str, word: &str) -> bool {
 }
 
 /// The settings of an example configuration file (set, or commented out as `# key = "value"`) for which the document has
-/// no row of their own, or one with another default.
+/// no row of their own, or one with another default or range. A range stands two lines above its setting.
 pub(crate) fn undocumented_settings(path: &Path, example: &str, document: &str) -> Vec<String> {
     let is_key =
         |text: &str| text.contains(|c: char| c.is_ascii_lowercase()) && !text.contains(char::is_whitespace);
-    example
-        .lines()
-        .filter_map(|line| line.trim_start_matches("# ").split_once(" = \""))
-        .filter(|(key, _)| is_key(key))
-        .map(|(key, value)| (key, value.trim_end_matches('"')))
-        .filter(|(key, default)| {
+    let is_range = |line: &&str| line.split_whitespace().nth(1) == Some("to");
+    let lines: Vec<&str> = example.lines().map(|line| line.trim_start_matches("# ")).collect();
+    let settings = lines.iter().enumerate().filter_map(|(at, line)| {
+        let (key, value) = line.split_once(" = \"")?;
+        let range = at.checked_sub(2).and_then(|above| lines.get(above)).copied().filter(is_range);
+        is_key(key).then_some((key, value.trim_end_matches('"'), range.unwrap_or_default()))
+    });
+    settings
+        .filter(|(key, default, range)| {
             let row = format!("| `{key}` | ");
-            !document.lines().any(|line| line.starts_with(&row) && line.contains(default))
+            let explains =
+                |line: &str| line.starts_with(&row) && line.contains(default) && line.contains(range);
+            !document.lines().any(explains)
         })
-        .map(|(key, default)| {
-            format!("{}: no row explains `{key}` with its default '{default}'", path.display())
+        .map(|(key, default, range)| {
+            let range = if range.is_empty() { String::new() } else { format!(", {range}") };
+            format!("{}: no row explains `{key}` with its default '{default}'{range}", path.display())
         })
         .collect()
 }
@@ -253,6 +259,11 @@ fn a_setting_without_a_row_or_with_another_default_is_reported() {
     let wait = "x.example.toml: no row explains `replica.fetch.wait.max.ms` with its default '500ms'";
     assert_eq!(reported(node), [wait]);
     assert_eq!(reported(&format!("{node}| `replica.fetch.wait.max.ms` | `400ms` | how long |")), [wait]);
+    let example = "# How many.\n# 1 to 64\n# --fetchers, FETCHERS\n# fetchers = \"1\"\n";
+    let reported = |document: &str| undocumented_settings(Path::new("x.example.toml"), example, document);
+    assert_eq!(reported("| `fetchers` | `1` | 1 to 64 | how many |"), Vec::<String>::new());
+    let range = "x.example.toml: no row explains `fetchers` with its default '1', 1 to 64";
+    assert_eq!(reported("| `fetchers` | `1` | 1 to 32 | how many |"), [range]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The settings that both programs have.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -35,6 +36,12 @@ crate::settings! {
     }
 }
 
+/// The most answers that a program may read from disks at the same time: the runtime has no more threads for it.
+pub const IO_THREADS_MAX: NonZeroU32 = NonZeroU32::new(512).unwrap();
+
+/// The most logs that a program may open at the same time.
+pub const RECOVERY_THREADS_MAX: NonZeroU32 = NonZeroU32::new(256).unwrap();
+
 impl CommonSettings {
     /// Where telemetry goes, and what is recorded.
     #[must_use]
@@ -63,7 +70,7 @@ impl SettingValue for CoordinationTarget {
         match text.split_once(':').unwrap_or((text, "")) {
             ("file", directory) if !directory.is_empty() => Ok(Self::File(directory.into())),
             ("leader", addresses) if !addresses.is_empty() => {
-                let address = |one: &str| one.strip_prefix("http://").unwrap_or(one).parse();
+                let address = |one: &str| Endpoint::read(one.strip_prefix("http://").unwrap_or(one));
                 addresses.split(',').map(address).collect::<Result<_, String>>().map(Self::Leader)
             }
             (store @ ("etcd" | "kubernetes"), _) => Err(format!("{store} is not built in; {TARGETS}")),

@@ -29,6 +29,8 @@ pub struct Key {
     pub fallback: Fallback,
     /// Checks a text; the error says what is allowed.
     pub check: fn(&str) -> Result<(), String>,
+    /// From where to where it goes, for people; `None` when its type is all there is to it.
+    pub range: fn() -> Option<String>,
 }
 
 impl Key {
@@ -99,6 +101,7 @@ macro_rules! settings {
                     doc: concat!($($doc),+),
                     fallback: $crate::settings!(@fallback $fallback $($text)?),
                     check: |text| $crate::settings!(@check $type, text $(, $range)?),
+                    range: || $crate::settings!(@range $($range)?),
                 }, )*
             ];
 
@@ -110,6 +113,8 @@ macro_rules! settings {
     (@fallback required) => { $crate::config::Fallback::Required };
     (@fallback optional) => { $crate::config::Fallback::Optional };
     (@fallback default $text:literal) => { $crate::config::Fallback::Default($text) };
+    (@range) => { None };
+    (@range $range:expr) => { Some($crate::config::in_words(&($range))) };
     (@check $type:ty, $text:ident) => { $crate::config::check::<$type>($text) };
     (@check $type:ty, $text:ident, $range:expr) => {
         $crate::config::check_within::<$type>($text, &($range))
@@ -132,7 +137,13 @@ pub fn check_within<T: SettingValue + PartialOrd + Debug>(
     text: &str,
     range: &RangeInclusive<T>,
 ) -> Result<(), String> {
-    if range.contains(&T::read(text)?) { Ok(()) } else { Err(format!("{range:?} is allowed")) }
+    let value = T::read(text).map_err(|allowed| format!("{allowed}, {}", in_words(range)))?;
+    if range.contains(&value) { Ok(()) } else { Err(format!("{} is allowed", in_words(range))) }
+}
+
+/// A range of values for people. For [`settings!`](crate::settings).
+pub fn in_words<T: Debug>(range: &RangeInclusive<T>) -> String {
+    format!("{:?} to {:?}", range.start(), range.end())
 }
 
 /// What is wrong with a table itself: names used twice, names that cannot stand in one TOML file together (one would be a
@@ -179,10 +190,11 @@ pub fn example_file(program: &str, keys: &[Key]) -> String {
             Fallback::Optional => ("# ", ""),
             Fallback::Default(text) => ("# ", text),
         };
+        let range = (key.range)().map(|range| format!("# {range}\n")).unwrap_or_default();
         // Writing to a string does not fail.
         let _ = write!(
             file,
-            "\n# {doc}\n# --{}, {}\n{mark}{} = \"{value}\"\n",
+            "\n# {doc}\n{range}# --{}, {}\n{mark}{} = \"{value}\"\n",
             key.flag(),
             key.variable(),
             key.name

@@ -52,9 +52,13 @@ impl ByteSize {
     }
 }
 
+/// In the largest unit that holds it exactly.
 impl fmt::Debug for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}B", self.0)
+        let exact = |(_, bytes): &(&str, u64)| self.0 >= *bytes && self.0.is_multiple_of(*bytes);
+        let units = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+        let (unit, bytes) = units.into_iter().find(exact).unwrap_or(("B", 1));
+        write!(f, "{}{unit}", self.0 / bytes)
     }
 }
 
@@ -78,13 +82,13 @@ impl SettingValue for bool {
 
 impl SettingValue for u32 {
     fn read(text: &str) -> Result<Self, String> {
-        parsed(text, "whole numbers from 0 to 4294967295")
+        parsed(text, "whole numbers")
     }
 }
 
 impl SettingValue for NonZeroU32 {
     fn read(text: &str) -> Result<Self, String> {
-        parsed(text, "whole numbers from 1 to 4294967295")
+        parsed(text, "whole numbers from 1 on")
     }
 }
 
@@ -94,9 +98,17 @@ impl SettingValue for NodeId {
     }
 }
 
+/// An address that others are told, or that this program calls.
 impl SettingValue for Endpoint {
     fn read(text: &str) -> Result<Self, String> {
-        text.parse()
+        let endpoint: Self = text.trim().parse()?;
+        if text.trim().rsplit_once(':').is_some_and(|(_, port)| port.parse() == Ok(0)) {
+            return Err("a port from 1 to 65535 is allowed: nobody can reach port 0".to_owned());
+        }
+        if text.trim().parse().is_ok_and(|address: SocketAddr| address.ip().is_unspecified()) {
+            return Err("the address of one host is allowed: nobody can reach \"any\"".to_owned());
+        }
+        Ok(endpoint)
     }
 }
 
