@@ -6,6 +6,7 @@ use highwater_proto::v1;
 use highwater_proto::v1::cluster_service_client::ClusterServiceClient;
 use highwater_proto::v1::log_service_client::LogServiceClient;
 use highwater_types::Program;
+use system_tests::calls::{Calls, batch};
 use system_tests::cluster::{Cluster, Plan, ServerId, is_serving};
 use system_tests::{programs, wait};
 use tokio::net::TcpStream;
@@ -93,6 +94,47 @@ async fn a_killed_leader_serves_again_at_the_same_address() {
         answer.partitions.iter().all(|partition| partition.error.is_none()).then_some(())
     })
     .await;
+}
+
+/// What a CreateTopic of one replica on node 1 comes to.
+async fn try_create(cluster: &Cluster, name: &str) -> Result<(), tonic::Status> {
+    let request = v1::CreateTopicRequest { topic: name.to_owned(), replicas: vec![1], ..Default::default() };
+    ClusterServiceClient::new(cluster.leader(1).channel()).create_topic(request).await.map(drop)
+}
+
+async fn describe(cluster: &Cluster) -> Result<(), tonic::Status> {
+    let request = v1::DescribeClusterRequest::default();
+    ClusterServiceClient::new(cluster.leader(1).channel()).describe_cluster(request).await.map(drop)
+}
+
+/// SQLite goes on with a file that was deleted under it, and reports success: what it wrote would be gone with the program.
+#[tokio::test]
+async fn a_store_that_is_lost_under_a_running_leader_stops_changes_but_not_the_data() {
+    let cluster = leader().await;
+    let calls = Calls::of(cluster.leader(1));
+    create_topic(&cluster, "t").await;
+    assert_eq!(calls.append("t", 0, batch(1, 10)).await, 0);
+    describe(&cluster).await.expect("the store is there");
+    let (store, aside) = (cluster.coordination_dir(), cluster.place().join("aside"));
+    std::fs::rename(&store, &aside).expect("the store can be moved");
+
+    let refused = try_create(&cluster, "u").await.expect_err("there is no store");
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    let lost = format!("{}/records.db is gone", store.display());
+    assert!(refused.message().contains(&lost), "{refused}");
+    // What the leader knows may be old from now on, so it tells no more about the cluster.
+    wait::until("the session to end", wait::SOON, async || {
+        describe(&cluster).await.err().filter(|status| status.code() == Code::Unavailable)
+    })
+    .await;
+    assert_eq!(calls.append("t", 0, batch(1, 10)).await, 1, "data moves on");
+    let warnings = cluster.leader(1).warnings();
+    let of_store = warnings.iter().filter(|line| line.contains(&lost)).count();
+    assert!((1..=2).contains(&of_store), "of the records once and of the session once: {warnings:?}");
+
+    std::fs::rename(&aside, &store).expect("the store can be put back");
+    wait::until("the session to be renewed", wait::SOON, async || describe(&cluster).await.ok()).await;
+    try_create(&cluster, "u").await.expect("the same store is there again");
 }
 
 #[test]

@@ -70,7 +70,7 @@ impl Ours {
         if self.durability == Durability::PageCache {
             return true;
         }
-        let (rows, _) = self.client.describe_replication(&[]).await.expect("the leader answers");
+        let rows = self.client.describe_replication(&[]).await.expect("the leader answers").rows;
         rows.iter().all(|row| row.acknowledged_offset == row.leader_end_offset)
     }
 
