@@ -22,7 +22,7 @@ struct TestCli {
 }
 
 /// Runs a command; returns its verdict and the lines that it printed.
-fn run(args: &[&str], directories: &[&Path]) -> (Verdict, Vec<String>) {
+pub(super) fn run(args: &[&str], directories: &[&Path]) -> (Verdict, Vec<String>) {
     let directories = directories.iter().map(|dir| dir.to_str().unwrap());
     let args = ["log"].into_iter().chain(args.iter().copied()).chain(directories);
     let mut out = Vec::new();
@@ -158,6 +158,7 @@ fn a_torn_tail_is_not_damage_in_the_middle() {
 #[test]
 fn a_partial_tail_of_a_log_that_is_held_is_in_use() {
     let sample = Sample::new();
+    sample.write_checkpoint(TOPIC_ID, 7);
     sample.edit(LAST_LOG, |bytes| bytes.truncate(bytes.len() - 3));
     let topic_id = TopicId::from_kafka_text(TOPIC_ID).unwrap();
     let id = TopicIdPartition::new(topic_id, PartitionIndex::new(0).unwrap());

@@ -70,3 +70,5 @@ fn json_line(out: &mut dyn Write, value: &impl serde::Serialize) -> Result<(), L
 #[cfg(test)]
 #[path = "log_test.rs"]
 mod tests;
+#[cfg(test)]
+mod verify_open_test;

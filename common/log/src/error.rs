@@ -121,10 +121,16 @@ pub enum ReadError {
         range: OffsetRange,
     },
     /// What stands at this offset is not a batch, and no truncation was under way: damage that was not known yet.
-    #[error("at offset {asked} the log holds no valid batch: {reason}")]
+    #[error(
+        "from offset {asked} on the log holds no valid batch at byte {position} of segment {segment}: {reason}"
+    )]
     Corrupt {
         /// What was asked for.
         asked: Offset,
+        /// The segment's base offset.
+        segment: Offset,
+        /// Where in the segment the bad bytes begin.
+        position: u64,
         /// What was found.
         reason: String,
     },

@@ -53,6 +53,17 @@ pub enum Repair {
         /// What was wrong with the first thing cut.
         reason: String,
     },
+    /// Bytes at the end of a closed segment that held no offset were cut.
+    SegmentCut {
+        /// The segment's base offset.
+        segment: Offset,
+        /// Where in the segment it was cut, in bytes.
+        position: u64,
+        /// How many bytes were cut.
+        bytes: u64,
+        /// What was wrong with them.
+        reason: String,
+    },
     /// An index was made again from the log.
     IndexRebuilt {
         /// The segment's base offset.
@@ -100,6 +111,12 @@ impl fmt::Display for Repair {
                 f,
                 "cut {bytes} bytes at byte {position} of segment {segment}; the log ends at offset {end} now ({reason})"
             ),
+            Self::SegmentCut { segment, position, bytes, reason } => {
+                write!(
+                    f,
+                    "cut {bytes} bytes that hold no offset at byte {position} of segment {segment} ({reason})"
+                )
+            }
             Self::IndexRebuilt { segment, kind, reason } => {
                 write!(f, "rebuilt the {kind:?} index of segment {segment} ({reason})")
             }

@@ -63,6 +63,15 @@ impl Vouched {
         }
     }
 
+    /// What is missing where bad bytes end a segment whose last good batch ends at `end`, and the next segment begins at `next`.
+    #[must_use]
+    pub fn after_bad(&self, end: Offset, next: Option<Offset>) -> Missing {
+        match next {
+            Some(next) if end < self.protected && end <= next => self.judge(end, next),
+            Some(_) | None => Missing::Unacknowledged,
+        }
+    }
+
     /// What is missing of a log that ends at `end`.
     #[must_use]
     pub fn after_last(&self, end: Offset) -> Option<OffsetRange> {
@@ -109,6 +118,11 @@ mod tests {
         assert_eq!(vouched.between(o(20), o(50), o(55)), lost(20, 50));
         assert_eq!(vouched.between(o(20), o(51), o(55)), Missing::Unacknowledged);
         assert_eq!(vouched.between(o(50), o(55), o(56)), Missing::Unacknowledged);
+        assert_eq!(vouched.after_bad(o(49), Some(o(49))), Missing::Nothing, "bytes that hold no offset");
+        assert_eq!(vouched.after_bad(o(49), Some(o(50))), lost(49, 50));
+        assert_eq!(vouched.after_bad(o(49), Some(o(51))), Missing::Unacknowledged);
+        assert_eq!(vouched.after_bad(o(50), Some(o(50))), Missing::Unacknowledged);
+        assert_eq!(vouched.after_bad(o(49), None), Missing::Unacknowledged);
         assert_eq!(vouched.after_last(o(49)), Some(OffsetRange::new(o(49), o(50))));
         assert_eq!(vouched.after_last(o(50)), None);
     }

@@ -7,11 +7,15 @@ use highwater_log::checkpoint::{
     CHECKPOINT_FILE, CheckpointState, LEADER_EPOCH_FILE, LoadedCheckpoint, LoadedEpochs,
     LoadedPartitionMetadata, PARTITION_METADATA_FILE,
 };
-use highwater_log::{OsStorage, ReadOnlyLog, StorageError};
+use highwater_log::{OsStorage, ReadOnlyLog, StorageError, Vouched};
 use highwater_types::{EpochEntry, Offset};
 
 use super::finding::{Finding, FindingKind};
 use super::segments::Walked;
+
+/// What becomes of a replica of ours whose checkpoint says nothing.
+const WITHOUT_STATE: &str = "opening the log makes it a new replica, with a new incarnation and its high watermark at the log start: \
+    it cannot be elected before it has joined the in-sync set again";
 
 /// Checks our checkpoint, and returns what it says.
 pub(super) fn check_own(
@@ -29,34 +33,37 @@ pub(super) fn check_own(
             return Ok(Some(state));
         }
         LoadedCheckpoint::Absent if log.files().has_checkpoint() => {
-            findings.push(Finding::problem(
-                FindingKind::EmptyCheckpoint,
-                &path,
-                "no state was written to it",
-            ));
+            let detail = format!("no state was written to it; {WITHOUT_STATE}");
+            findings.push(Finding::problem(FindingKind::EmptyCheckpoint, &path, detail));
+        }
+        LoadedCheckpoint::Absent if log.is_ours()? => {
+            let detail = format!("the file is not there; {WITHOUT_STATE}");
+            findings.push(Finding::problem(FindingKind::MissingCheckpoint, &path, detail));
         }
         // A directory of Kafka's has none.
         LoadedCheckpoint::Absent => {}
-        LoadedCheckpoint::Unusable(reason) => findings.push(unreadable(&path, reason)),
+        LoadedCheckpoint::Unusable(reason) => {
+            findings.push(unreadable(&path, format!("{reason}; {WITHOUT_STATE}")));
+        }
     }
     Ok(None)
 }
 
-/// Checks that the log reaches as far as our checkpoint says that it did: what a crash takes lies beyond (design.md 2).
-pub(super) fn check_reach(
+/// What must be there: by our checkpoint; without one, nothing but a log without holes. `None` for a directory of Kafka's, where
+/// compaction leaves gaps between segments.
+pub(super) fn vouched(
     log: &ReadOnlyLog<OsStorage>,
-    state: &CheckpointState,
-    walked: &Walked,
-    findings: &mut Vec<Finding>,
-) {
-    let reached = state.recovery_point.max(state.high_watermark.offset);
-    let end = walked.end.unwrap_or(state.log_start);
-    if end < reached {
-        let detail =
-            "the checkpoint says that the log reached further: no crash takes flushed or committed records";
-        let problem = Finding::problem(FindingKind::RecordsGone, log.directory(), detail);
-        findings.push(problem.offsets(end.get(), Some(reached.get())));
-    }
+    state: Option<&CheckpointState>,
+) -> Result<Option<Vouched>, StorageError> {
+    Ok(match state {
+        Some(state) => Some(Vouched::by(state)),
+        None if log.is_ours()? => {
+            let first = log.files().segments.first();
+            let log_start = first.map_or(Offset::ZERO, |first| first.base);
+            Some(Vouched { log_start, protected: Offset::ZERO })
+        }
+        None => None,
+    })
 }
 
 /// Checks the epoch checkpoint: readable, and what the batches say.

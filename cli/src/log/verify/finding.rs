@@ -25,7 +25,7 @@ pub(crate) enum FindingKind {
     InUse,
     /// Bad bytes with good batches after them: no crash leaves that.
     DamageInTheMiddle,
-    /// Offsets go back, or do not begin where the segment's name says.
+    /// Offsets go back, or do not begin where the segment's name says, or not where what is before them ends.
     OffsetsOutOfOrder,
     /// The CRC is right, but the records cannot be decoded.
     UndecodableRecords,
@@ -49,13 +49,13 @@ pub(crate) enum FindingKind {
     WrongEpochs,
     /// Two files of the directory that name different topics.
     WrongTopic,
-    /// The log ends before what was flushed or committed.
+    /// No segment holds what was flushed or committed: before, between or after those that are there.
     RecordsGone,
     /// A range that the replica itself has noted as lost.
     LostRange,
     /// A file or directory that is none of ours.
     ForeignFile,
-    /// A file that an unfinished operation, or a cut, left.
+    /// A file that an unfinished operation, or a cut, left; a segment that opening the log removes.
     LeftOver,
     /// A partition that nobody knows.
     Stray,

@@ -5,6 +5,7 @@
 
 mod checkpoints;
 mod finding;
+mod reach;
 mod segments;
 
 use std::io::Write;
@@ -16,6 +17,7 @@ use highwater_log::{OsStorage, OtherKind, is_node_file};
 use serde::Serialize;
 
 use self::finding::{Finding, FindingKind, Severity};
+use self::reach::Reach;
 use super::partition::{PartitionDir, Selection, select};
 use super::{LogCommandError, OutputArgs, OutputFormat, Verdict, json_line};
 
@@ -109,10 +111,9 @@ fn check_partition(
     }
     // Read before the log, which only grows while it is in use.
     let state = checkpoints::check_own(&log, findings)?;
-    let walked = segments::check(&log, findings)?;
-    if let Some(state) = &state {
-        checkpoints::check_reach(&log, state, &walked, findings);
-    }
+    let mut reach = Reach::new(checkpoints::vouched(&log, state.as_ref())?, &log.files().segments);
+    let walked = segments::check(&log, &mut reach, findings)?;
+    findings.extend(reach.finish(&log));
     checkpoints::check_epochs(&log, &walked, findings)?;
     checkpoints::check_topic_id(&log, state.as_ref(), findings)?;
     Ok(Summary {

@@ -9,6 +9,7 @@ use highwater_records::{BatchView, ValidateMode, record_stamps, validate};
 use highwater_types::Offset;
 
 use super::finding::{Finding, FindingKind};
+use super::reach::{Ends, Reach};
 use crate::log::LogCommandError;
 
 /// What a walk over all segments saw.
@@ -24,14 +25,18 @@ pub(super) struct Walked {
 /// Checks every segment and its indexes.
 pub(super) fn check(
     log: &ReadOnlyLog<OsStorage>,
+    reach: &mut Reach,
     findings: &mut Vec<Finding>,
 ) -> Result<Walked, LogCommandError> {
     let mut walked = Walked::default();
     if log.files().segments.is_empty() {
         findings.push(Finding::problem(FindingKind::NoSegments, log.directory(), "there is no .log file"));
     }
-    for segment in &log.files().segments {
-        check_segment(log, segment.base, &mut walked, findings)?;
+    let segments = &log.files().segments;
+    for (at, segment) in segments.iter().enumerate() {
+        let next = segments.get(at + 1).map(|next| next.base);
+        let ends = check_segment(log, segment.base, next, &mut walked, findings)?;
+        reach.on_segment(&log.segment_path(segment.base), &ends, findings);
     }
     for name in &log.files().orphans {
         let path = log.directory().join(name);
@@ -44,9 +49,10 @@ pub(super) fn check(
 fn check_segment(
     log: &ReadOnlyLog<OsStorage>,
     base: Offset,
+    next: Option<Offset>,
     walked: &mut Walked,
     findings: &mut Vec<Finding>,
-) -> Result<(), LogCommandError> {
+) -> Result<Ends, LogCommandError> {
     let path = log.segment_path(base);
     let mut scan = log.scan(base)?;
     let mut indexes = open_indexes(log, base, findings)?;
@@ -56,11 +62,17 @@ fn check_segment(
             .push(Finding::problem(FindingKind::OffsetsOutOfOrder, &path, detail).offsets(base.get(), None));
     }
     let mut expected = base;
+    let is_empty = scan.len() == 0;
+    let mut ends = Ends { base, first_end: base, end: base, has_bad_end: false, is_empty, next };
     while let Some(scanned) = scan.next_piece()? {
         match scanned {
             Scanned::Batch { position, batch } => {
-                check_batch(&path, position, &batch, expected, findings);
+                check_batch(&path, base, position, &batch, expected, findings);
                 expected = batch.next_offset();
+                if ends.end == base {
+                    ends.first_end = expected;
+                }
+                (ends.end, ends.has_bad_end) = (expected, false);
                 walked.on_batch(&batch);
                 for (_, index) in &mut indexes {
                     index.on_batch(position, &batch);
@@ -71,6 +83,7 @@ fn check_segment(
                     index.on_bad(&bad);
                 }
                 findings.push(name_damage(&path, &bad, expected, log.judge(base, &bad)?));
+                ends.has_bad_end = true;
             }
         }
     }
@@ -78,7 +91,7 @@ fn check_segment(
     for (kind, index) in indexes {
         findings.extend(name_index(&log.index_path(base, kind), index.finish()));
     }
-    Ok(())
+    Ok(ends)
 }
 
 fn open_indexes(
@@ -113,6 +126,7 @@ fn name_index(path: &Path, state: IndexState) -> Option<Finding> {
 
 fn check_batch(
     path: &Path,
+    base: Offset,
     position: u64,
     batch: &BatchView<'_>,
     expected: Offset,
@@ -123,6 +137,10 @@ fn check_batch(
     };
     if batch.base_offset() < expected {
         let detail = format!("the batch begins before offset {expected}, where the one before it ends");
+        findings.push(offsets(Finding::problem(FindingKind::OffsetsOutOfOrder, path, detail)));
+    }
+    if i32::try_from(batch.last_offset().since(base)).is_err() {
+        let detail = format!("the batch lies too far from the segment's base {base}");
         findings.push(offsets(Finding::problem(FindingKind::OffsetsOutOfOrder, path, detail)));
     }
     let content = validate(batch, ValidateMode::Replicate)

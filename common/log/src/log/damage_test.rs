@@ -20,6 +20,7 @@ on_both_disks!(
     no_offset_is_ever_skipped_whichever_segments_are_missing,
     a_missing_segment_above_what_was_flushed_ends_the_log,
     a_closed_segment_that_is_cut_short_or_empty_is_damage,
+    bytes_after_the_last_batch_of_a_closed_segment_are_cut,
     missing_segments_are_made_again_by_repair,
     a_repair_of_missing_segments_must_fit,
 );
@@ -290,6 +291,21 @@ fn a_closed_segment_that_is_cut_short_or_empty_is_damage<D: TestDisk>() {
             );
             assert_eq!(report.renewal, Some(Renewal::Damage));
         }
+    }
+}
+
+fn bytes_after_the_last_batch_of_a_closed_segment_are_cut<D: TestDisk>() {
+    for clean in [true, false] {
+        let disk = D::new();
+        let (log, bytes) = segmented(&disk);
+        match clean {
+            true => log.close_clean(hw(66, 0)).unwrap(),
+            false => kill(log),
+        }
+        edit(&disk, "00000000000000000024.log", |log| log.extend_from_slice(&[7; 100]));
+        let (log, report) = reopen(&disk);
+        assert!(matches!(report.repairs.as_slice(), [Repair::SegmentCut { bytes: 100, .. }]), "{report:?}");
+        assert_eq!((read_all(&log, o(0)), report.damage, report.renewal), (bytes, vec![], None));
     }
 }
 

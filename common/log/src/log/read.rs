@@ -23,6 +23,8 @@ struct Start<S: Storage> {
     batch: Walked,
     /// Up to where the segment's bytes may be read: its end, or damage.
     end: u64,
+    /// Whether the segment is closed: what rots there is found by nobody else, so every CRC is checked.
+    is_closed: bool,
 }
 
 impl<S: Storage> Log<S> {
@@ -85,16 +87,38 @@ impl<S: Storage> Log<S> {
             }
             match entry.segment.locate(entry.len, from, &holes) {
                 Ok(None) => {}
+                // A batch with a wrong last offset must not look like one that is not committed yet.
+                Ok(Some(found))
+                    if view
+                        .next_base(entry.base())
+                        .is_some_and(|next| found.batch.header.next_offset() > next) =>
+                {
+                    return Err(ReadError::Corrupt {
+                        asked: from,
+                        segment: entry.base(),
+                        position: found.batch.position,
+                        reason: format!(
+                            "it ends at offset {}, beyond its segment",
+                            found.batch.header.next_offset()
+                        ),
+                    });
+                }
                 Ok(Some(found)) => {
                     let hole =
                         holes.iter().map(|hole| hole.start).find(|start| *start > found.batch.position);
                     let end = hole.unwrap_or(entry.len);
-                    return Ok(Some(Start { segment: entry.clone(), batch: found.batch, end }));
+                    let is_closed = entry.base() != view.active.base();
+                    return Ok(Some(Start { segment: entry.clone(), batch: found.batch, end, is_closed }));
                 }
                 Err(LookupError::Storage(error)) => return Err(error.into()),
                 Err(LookupError::Bad(bad)) => {
-                    let reason = format!("segment {}, byte {}: {}", entry.base(), bad.position, bad.reason);
-                    return Err(ReadError::Corrupt { asked: from, reason });
+                    let reason = bad.reason.to_string();
+                    return Err(ReadError::Corrupt {
+                        asked: from,
+                        segment: entry.base(),
+                        position: bad.position,
+                        reason,
+                    });
                 }
             }
         }
@@ -119,9 +143,14 @@ impl<S: Storage> Log<S> {
         let filled = start.segment.segment.file().read_up_to(buffer.as_mut(), start.batch.position)?;
         let mut walk = batches(buffer.as_ref().get(..filled).unwrap_or_default());
         let mut end = 0;
-        loop {
+        let bad = loop {
             match walk.next() {
-                Some(Ok(batch)) if batch.next_offset() <= upper => {
+                Some(Ok(batch)) if batch.next_offset() > upper => break None,
+                Some(Ok(batch)) if start.is_closed && !batch.crc_ok() => {
+                    let (stored, computed) = (batch.crc(), batch.compute_crc());
+                    break Some(BatchError::BadChecksum { stored, computed }.to_string());
+                }
+                Some(Ok(batch)) => {
                     if read.batches == 0 {
                         read.first = batch.base_offset();
                     }
@@ -129,18 +158,19 @@ impl<S: Storage> Log<S> {
                     read.batches += 1;
                     end += batch.size();
                 }
-                Some(Ok(_)) | None => break,
                 // The byte limit cut this one off.
-                Some(Err(BatchError::Partial { .. })) if want < available || end > 0 => break,
-                Some(Err(reason)) => {
-                    return Err(ReadError::Corrupt { asked: read.next, reason: reason.to_string() });
-                }
+                Some(Err(BatchError::Partial { .. })) if want < available => break None,
+                Some(Err(reason)) => break Some(reason.to_string()),
+                None => break None,
             }
-        }
+        };
+        // What stands before something bad is good; the next read begins with the bad.
         if read.batches == 0 {
-            // The first batch was there a moment ago: a truncation began (then this answer is dropped), or the disk rots.
-            let reason = "the batch changed while it was read".to_owned();
-            return Err(ReadError::Corrupt { asked: read.next, reason });
+            // Without a reason: the first batch was there a moment ago. A truncation began (then this answer is dropped), or the
+            // disk rots.
+            let reason = bad.unwrap_or_else(|| "the batch changed while it was read".to_owned());
+            let (segment, position) = (start.segment.base(), start.batch.position);
+            return Err(ReadError::Corrupt { asked: read.next, segment, position, reason });
         }
         read.records = buffer.freeze(end);
         Ok(read)

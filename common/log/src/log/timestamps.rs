@@ -61,7 +61,8 @@ impl<S: Storage> Log<S> {
             }
             let from = if from < entry.len { from } else { 0 };
             let mut walk = Walk::new(entry.segment.file(), Check::Header, from, entry.len).over(&holes);
-            while let Some(Ok(batch)) = walk.next()? {
+            while let Some(batch) = walk.next()? {
+                let batch = batch.map_err(|bad| corrupt(entry, LookupError::Bad(bad)))?;
                 if batch.header.base_offset() >= upper {
                     return Ok(None);
                 }
@@ -87,8 +88,12 @@ fn first_hit<S: Storage>(
     let filled = entry.segment.file().read_up_to(&mut bytes, batch.position)?;
     bytes.truncate(filled);
     let asked = batch.header.base_offset();
-    let bad =
-        |reason: highwater_records::BatchError| ReadError::Corrupt { asked, reason: reason.to_string() };
+    let bad = |reason: highwater_records::BatchError| ReadError::Corrupt {
+        asked,
+        segment: entry.base(),
+        position: batch.position,
+        reason: reason.to_string(),
+    };
     let view = BatchView::parse(&bytes).map_err(bad)?;
     for stamp in record_stamps(&view).map_err(bad)? {
         let stamp = stamp.map_err(bad)?;
@@ -105,7 +110,9 @@ fn corrupt<S: Storage>(entry: &SegmentRef<S>, error: LookupError) -> ReadError {
         LookupError::Storage(error) => error.into(),
         LookupError::Bad(bad) => ReadError::Corrupt {
             asked: entry.base(),
-            reason: format!("segment {}, byte {}: {}", entry.base(), bad.position, bad.reason),
+            segment: entry.base(),
+            position: bad.position,
+            reason: bad.reason.to_string(),
         },
     }
 }

@@ -23,6 +23,7 @@ use crate::checkpoint::{
     CheckpointFile, LoadedCheckpoint, LoadedEpochs, LoadedPartitionMetadata, read_leader_epochs,
     read_partition_metadata,
 };
+use crate::lock::LOCK_DIR;
 use crate::segment::INDEX_FILE_BYTES_MAX;
 use crate::storage::{Access, OsStorage, Storage, StorageError, StorageOperation, StorageResult};
 use crate::{IndexKind, PartitionFiles, PartitionLocks, names};
@@ -151,8 +152,7 @@ impl ReadOnlyLog<OsStorage> {
     /// When that cannot be told.
     pub fn is_in_use(&self) -> StorageResult<bool> {
         let LoadedPartitionMetadata::Found(topic_id) = self.topic_id()? else { return Ok(false) };
-        let resolved = fs::canonicalize(&self.directory)
-            .map_err(|e| StorageError::new(StorageOperation::Inspect, &self.directory, e))?;
+        let resolved = self.resolved()?;
         let name = resolved.file_name().and_then(|name| name.to_str());
         let (Some(data_dir), Some(partition)) =
             (resolved.parent(), name.and_then(TopicPartition::from_directory_name))
@@ -160,6 +160,21 @@ impl ReadOnlyLog<OsStorage> {
             return Ok(false);
         };
         PartitionLocks::is_locked(data_dir, TopicIdPartition::new(topic_id, partition.partition))
+    }
+
+    /// Whether it lies in a data directory of ours, where every partition has a checkpoint. What Kafka wrote has none.
+    ///
+    /// # Errors
+    /// When that cannot be told.
+    pub fn is_ours(&self) -> StorageResult<bool> {
+        let resolved = self.resolved()?;
+        let Some(data_dir) = resolved.parent() else { return Ok(self.files.has_checkpoint()) };
+        Ok(self.files.has_checkpoint() || self.storage.exists(&data_dir.join(LOCK_DIR))?)
+    }
+
+    fn resolved(&self) -> StorageResult<PathBuf> {
+        fs::canonicalize(&self.directory)
+            .map_err(|e| StorageError::new(StorageOperation::Inspect, &self.directory, e))
     }
 
     /// Tells what bad bytes in the segment of this base mean.

@@ -10,7 +10,7 @@ use crate::partition_files::SegmentFiles;
 use crate::segment::{Segment, remove_segment_files};
 use crate::segments::DamagedBytes;
 use crate::walk::find_good_after;
-use crate::{Access, Damage, OffsetRange, Repair, Storage, StorageFile, StorageResult, side_file};
+use crate::{Access, Damage, Missing, OffsetRange, Repair, Storage, StorageFile, StorageResult, side_file};
 
 /// What becomes of a segment after something bad in it.
 pub(super) enum Next {
@@ -18,6 +18,8 @@ pub(super) enum Next {
     ResumeAt(u64),
     /// The log goes on in the next segment.
     SegmentEnds,
+    /// It does, and nothing was lost: the segment ends at this byte.
+    SegmentEndsAt(u64),
     /// The log ends at this byte of the segment.
     LogEnds(u64),
 }
@@ -46,19 +48,31 @@ impl<S: Storage> Scan<'_, S> {
             self.end = base;
             return Ok(Next::ResumeAt(at));
         }
-        match later.first() {
-            Some(next) if next.base < protected && next.base >= lost_from => {
-                self.note_hole(
-                    found.base,
-                    OffsetRange::new(lost_from, next.base),
-                    position..found.len,
-                    reason,
-                );
-                self.end = next.base;
-                Ok(Next::SegmentEnds)
+        Ok(match self.ground.vouched.after_bad(lost_from, later.first().map(|next| next.base)) {
+            Missing::Unacknowledged => Next::LogEnds(position),
+            Missing::Nothing => Next::SegmentEndsAt(position),
+            Missing::Lost(range) => {
+                self.note_hole(found.base, range, position..found.len, reason);
+                self.end = range.end;
+                Next::SegmentEnds
             }
-            Some(_) | None => Ok(Next::LogEnds(position)),
-        }
+        })
+    }
+
+    /// Bytes at the end of a segment that hold no offset, since the next one begins where its batches end, go.
+    pub(super) fn cut_segment(
+        &mut self,
+        found: &SegmentFiles,
+        segment: &Segment<S>,
+        position: u64,
+        reason: String,
+    ) -> StorageResult<()> {
+        segment.file().set_len(position)?;
+        segment.file().sync_data()?;
+        self.changed = true;
+        let bytes = found.len.saturating_sub(position);
+        self.repairs.push(Repair::SegmentCut { segment: found.base, position, bytes, reason });
+        Ok(())
     }
 
     /// No segment holds the range: the log goes on behind it.

@@ -240,6 +240,11 @@ impl<'a, S: Storage> Scan<'a, S> {
                     match self.after_bad(found, &segment, later, at, &reason, header)? {
                         Next::ResumeAt(at) => position = at,
                         Next::SegmentEnds => break,
+                        Next::SegmentEndsAt(at) => {
+                            len = at;
+                            self.cut_segment(found, &segment, at, reason)?;
+                            break;
+                        }
                         Next::LogEnds(_) if proves_nothing => {
                             return self.end_before(found, later, reason).map(|()| false);
                         }
