@@ -13,6 +13,7 @@
 //! | [`offsets`] | ListOffsets and OffsetsForLeaderEpoch |
 //! | [`read_records`] | decoded records for people |
 //! | [`describe`] | DescribeCluster and DescribeTopics |
+//! | [`admission`] | how many bytes may be in flight |
 //! | [`attempts`] | pauses after failed attempts, and which failures are news |
 //! | [`observe`] | spans and metrics of calls |
 //! | [`closing`] | waiting for those who still read a log that is to be closed |
@@ -22,6 +23,7 @@
 //!
 //! Deliberately absent: appends, elections, the programs' own services.
 
+pub mod admission;
 pub mod attempts;
 pub mod closing;
 pub mod describe;
@@ -38,6 +40,7 @@ mod test_replica;
 pub mod throttle;
 pub mod volume;
 
+pub use admission::Admission;
 pub use attempts::Attempts;
 pub use closing::wait_for_readers;
 pub use highwater_replica::ReplicaFacts;

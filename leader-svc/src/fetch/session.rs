@@ -83,7 +83,8 @@ mod tests {
                 throttle_reason: None,
                 partitions: Vec::new(),
             };
-            Ok(Fetched { response, completion: FetchCompletion::NoWait, parked: Duration::ZERO })
+            let completion = FetchCompletion::NoWait;
+            Ok(Fetched { response, completion, parked: Duration::ZERO, admitted: None })
         });
         let request = FetchRequest {
             cluster: None,

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use highwater_node::grpc::Deadline;
 use highwater_protocol::delayed_fetch::FetchCompletion;
-use highwater_protocol::fetch::{FetchRequest, FetchResponse, ReadPlan};
+use highwater_protocol::fetch::{FetchRequest, FetchResponse, PartitionResult, ReadPlan};
 use highwater_protocol::quota::Metering;
 use highwater_types::{MonotonicTime, PartitionIndex, ReplicationError, TopicId, TopicName};
 
@@ -27,6 +27,7 @@ pub(crate) use read::{read_failed, to_usize};
 pub use throttle::{Charge, ChargeLayer, Throttle, ThrottleLayer};
 
 use crate::HostedReplica;
+use crate::admission::Permit;
 
 /// A Fetch on its way through the stages.
 #[derive(Clone, Debug)]
@@ -106,4 +107,15 @@ pub struct Fetched {
     pub completion: FetchCompletion,
     /// How long the request was parked.
     pub parked: Duration,
+    /// The answer's bytes, in flight until it is sent; absent where nothing admits.
+    pub admitted: Option<Arc<Permit>>,
+}
+
+impl Fetched {
+    /// How many bytes of records it has.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let of = |result: &PartitionResult| Some(result.outcome.as_ref().ok()?.records.len() as u64);
+        self.response.partitions.iter().filter_map(of).sum()
+    }
 }

@@ -14,8 +14,9 @@ use std::time::Duration;
 use highwater_log::{LogRead, ReadError, ReadLimits};
 use highwater_node::MonotonicClock;
 use highwater_protocol::fetch::{self, FetchPartition, FetchResponse, PartitionResult, ReadPlan};
+use highwater_protocol::leader::Answered;
 use highwater_protocol::quota::Metering;
-use highwater_types::{ErrorCode, Offset, ReplicationError};
+use highwater_types::{ErrorCode, MonotonicTime, NodeId, Offset, ReplicationError};
 use tokio::sync::Semaphore;
 use tower::Service;
 
@@ -69,8 +70,11 @@ impl Read {
         let cap = |(slot, asked): (usize, &FetchPartition)| Cap {
             bytes: if fetch.is_withheld(slot) { 0 } else { asked.max_bytes },
             metered: fetch.metering(slot) == Metering::Metered,
+            withheld: fetch.metering(slot) == Metering::Withheld,
         };
         let caps = Caps {
+            clock: self.clock,
+            follower: fetch.request.replica,
             answer: fetch.request.max_bytes.min(self.answer_bytes),
             metered: usize::try_from(metered_bytes).unwrap_or(usize::MAX),
             partitions: fetch.request.partitions.iter().enumerate().map(cap).collect(),
@@ -78,7 +82,11 @@ impl Read {
         let partitions = if caps.answer > 0 && partitions.iter().any(has_records) {
             self.read(partitions, caps).await
         } else {
-            partitions.into_iter().map(without_records).collect()
+            partitions
+                .into_iter()
+                .zip(&caps.partitions)
+                .map(|(p, cap)| without_records(p, *cap, &caps))
+                .collect()
         };
         let response = FetchResponse {
             session_id: 0,
@@ -88,7 +96,7 @@ impl Read {
             throttle_reason: None,
             partitions,
         };
-        Fetched { response, completion, parked }
+        Fetched { response, completion, parked, admitted: None }
     }
 
     async fn read(&self, partitions: Vec<PlannedPartition>, caps: Caps) -> Vec<PartitionResult> {
@@ -117,8 +125,10 @@ impl Read {
     }
 }
 
-/// In bytes.
+/// In bytes, and who asks.
 struct Caps {
+    clock: MonotonicClock,
+    follower: Option<NodeId>,
     answer: u32,
     /// Of the metered partitions together.
     metered: usize,
@@ -130,6 +140,18 @@ struct Caps {
 struct Cap {
     bytes: u32,
     metered: bool,
+    /// By a quota.
+    withheld: bool,
+}
+
+impl Caps {
+    /// A follower's partition was answered, with records up to `end`, which were read from `begun` on.
+    fn answered(&self, replica: &dyn HostedReplica, cap: Cap, end: Option<Offset>, begun: MonotonicTime) {
+        let Some(follower) = self.follower else { return };
+        let now = self.clock.now();
+        let answered = Answered { end, read: now.since(begun), throttled: cap.withheld };
+        replica.on_answered(follower, answered, now);
+    }
 }
 
 /// What is left of an answer's room.
@@ -170,9 +192,15 @@ fn has_records(partition: &PlannedPartition) -> bool {
     partition.plan.as_ref().is_ok_and(|(_, plan)| plan.has_records())
 }
 
-fn without_records(partition: PlannedPartition) -> PartitionResult {
+fn without_records(partition: PlannedPartition, cap: Cap, caps: &Caps) -> PartitionResult {
     let PlannedPartition { topic, topic_id, partition, plan } = partition;
-    let outcome = plan.map(|(_, plan)| nothing_of(&plan));
+    let outcome = plan.map(|(replica, plan)| {
+        // Of what is only idle nothing is told: that would cost each poll something for each partition.
+        if cap.withheld {
+            caps.answered(&*replica, cap, None, caps.clock.now());
+        }
+        nothing_of(&plan)
+    });
     PartitionResult { topic, topic_id, partition, outcome }
 }
 
@@ -191,26 +219,36 @@ fn read_in_order(partitions: Vec<PlannedPartition>, caps: &Caps) -> Vec<Partitio
         .zip(&caps.partitions)
         .map(|(planned, cap)| {
             let PlannedPartition { topic, topic_id, partition, plan } = planned;
-            let outcome = plan.and_then(|(replica, plan)| read_one(&*replica, &plan, *cap, &mut budget));
+            let outcome = plan.and_then(|(replica, plan)| {
+                let begun = caps.clock.now();
+                let (fetched, end) = read_one(&*replica, &plan, *cap, &mut budget)?;
+                if end.is_some() || cap.withheld {
+                    caps.answered(&*replica, *cap, end, begun);
+                }
+                Ok(fetched)
+            });
             PartitionResult { topic, topic_id, partition, outcome }
         })
         .collect()
 }
 
+/// What was read, and the offset after it where it is something.
 fn read_one(
     replica: &dyn HostedReplica,
     plan: &ReadPlan,
     cap: Cap,
     budget: &mut Budget,
-) -> Result<fetch::Fetched, ReplicationError> {
+) -> Result<(fetch::Fetched, Option<Offset>), ReplicationError> {
     let limits = budget.limits(cap, plan.upper).filter(|_| plan.has_records());
-    let Some(limits) = limits else { return Ok(nothing_of(plan)) };
+    let Some(limits) = limits else { return Ok((nothing_of(plan), None)) };
     let LogRead { records, first, next, .. } =
         replica.read(plan.from, limits).map_err(|e| read_failed(&e))?;
     budget.took(records.len(), cap);
-    let appended = if records.is_empty() { None } else { replica.appended_at(first) };
-    let traces = if records.is_empty() { Vec::new() } else { replica.traces(first, next) };
-    Ok(fetch::Fetched { records, appended, traces, ..fetch::Fetched::empty(plan.snapshot) })
+    if records.is_empty() {
+        return Ok((fetch::Fetched::empty(plan.snapshot), None));
+    }
+    let (appended, traces) = (replica.appended_at(first), replica.traces(first, next));
+    Ok((fetch::Fetched { records, appended, traces, ..fetch::Fetched::empty(plan.snapshot) }, Some(next)))
 }
 
 /// An error of the log as it travels.

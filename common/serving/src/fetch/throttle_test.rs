@@ -103,7 +103,7 @@ fn answered(completion: FetchCompletion, bytes: usize) -> Fetched {
         throttle_reason: None,
         partitions: vec![PartitionResult { topic: None, topic_id: None, partition, outcome: Ok(found) }],
     };
-    Fetched { response, completion, parked: Duration::ZERO }
+    Fetched { response, completion, parked: Duration::ZERO, admitted: None }
 }
 
 fn spawn<S>(service: S, fetch: Fetch) -> JoinHandle<Fetched>

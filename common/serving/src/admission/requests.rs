@@ -1,0 +1,214 @@
+//! The outermost layer of LogService: admits a Produce by the length that gRPC states in front of the message, before the
+//! message is taken, and keeps what an answer holds admitted until its body is sent or given up.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures::StreamExt as _;
+use futures::stream;
+use highwater_wire::status;
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, BodyStream, StreamBody};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::server::NamedService;
+use tower::Service;
+
+use super::{Admission, Overloaded, Permit, RETRY_AFTER, Traffic};
+
+/// The call whose requests carry records.
+const PRODUCE: &str = "/highwater.v1.LogService/Produce";
+
+/// What stands in front of a message: a flag, and its length in four bytes.
+const PREFIX: usize = 5;
+
+/// The status of what was not admitted.
+impl From<Overloaded> for Status {
+    fn from(overloaded: Overloaded) -> Self {
+        status::overloaded(&overloaded.to_string(), RETRY_AFTER)
+    }
+}
+
+/// LogService behind admission.
+#[derive(Clone, Debug)]
+pub struct AdmitRequests<S> {
+    inner: S,
+    admission: Arc<Admission>,
+}
+
+impl<S> AdmitRequests<S> {
+    /// Puts `admission` in front of `inner`.
+    pub const fn new(inner: S, admission: Arc<Admission>) -> Self {
+        Self { inner, admission }
+    }
+}
+
+impl<S: NamedService> NamedService for AdmitRequests<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+impl<S> Service<Request<Body>> for AdmitRequests<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let admission = Arc::clone(&self.admission);
+        // The instance that is ready goes into the future; its clone takes the place.
+        let spare = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, spare);
+        Box::pin(async move {
+            if request.uri().path() != PRODUCE {
+                return inner.call(request).await.map(until_sent);
+            }
+            let (head, body) = request.into_parts();
+            match admit(&admission, body).await {
+                Ok((permit, body)) => {
+                    let answered = inner.call(Request::from_parts(head, body)).await;
+                    drop(permit);
+                    answered
+                }
+                Err(overloaded) => Ok(Status::from(overloaded).into_http()),
+            }
+        })
+    }
+}
+
+/// Takes as much of the body as says how long the message is, and admits that. A body that ends before is somebody else's
+/// fault to tell.
+async fn admit(admission: &Arc<Admission>, mut body: Body) -> Result<(Option<Permit>, Body), Overloaded> {
+    let (mut taken, mut start) = (Vec::new(), Vec::with_capacity(PREFIX));
+    while start.len() < PREFIX {
+        let Some(frame) = body.frame().await else { break };
+        if let Some(data) = frame.as_ref().ok().and_then(|frame| frame.data_ref()) {
+            start.extend(data.iter().take(PREFIX - start.len()));
+        }
+        let failed = frame.is_err();
+        taken.push(frame);
+        if failed {
+            break;
+        }
+    }
+    let permit = match start.as_slice() {
+        [_, a, b, c, d] => {
+            let length = u32::from_be_bytes([*a, *b, *c, *d]);
+            Some(admission.admit(Traffic::Client, length.into())?)
+        }
+        _ => None,
+    };
+    let whole = StreamBody::new(stream::iter(taken).chain(BodyStream::new(body)));
+    Ok((permit, Body::new(whole)))
+}
+
+/// What the answer's handler left to be held goes with the body.
+fn until_sent(mut response: Response<Body>) -> Response<Body> {
+    let Some(permit) = response.extensions_mut().remove::<Arc<Permit>>() else { return response };
+    response.map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            let _held = &permit;
+            frame
+        }))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use highwater_wire::{FailureKind, failure};
+    use http_body::Frame;
+    use http_body_util::Full;
+    use tower::ServiceExt as _;
+    use tower::util::BoxCloneService;
+
+    use super::*;
+
+    fn admission() -> Arc<Admission> {
+        Arc::new(Admission::new(100, 30))
+    }
+
+    /// A body that comes in these pieces.
+    fn pieces(of: &[&[u8]]) -> Body {
+        let frame = |piece: &&[u8]| Ok::<_, Status>(Frame::data(Bytes::copy_from_slice(piece)));
+        let frames: Vec<_> = of.iter().map(frame).collect();
+        Body::new(StreamBody::new(stream::iter(frames)))
+    }
+
+    fn request(path: &str, body: Body) -> Request<Body> {
+        Request::builder().uri(path).body(body).unwrap()
+    }
+
+    /// Echoes what it gets, and says how much was in flight meanwhile.
+    fn echo(admission: &Arc<Admission>) -> BoxCloneService<Request<Body>, Response<Body>, Infallible> {
+        let admission = Arc::clone(admission);
+        BoxCloneService::new(tower::service_fn(move |request: Request<Body>| {
+            let admission = Arc::clone(&admission);
+            async move {
+                let body = request.into_body().collect().await.unwrap().to_bytes();
+                let seen = admission.in_flight().to_string();
+                let response = Response::builder().header("in-flight", seen);
+                Ok(response.body(Body::new(Full::new(body))).unwrap())
+            }
+        }))
+    }
+
+    #[tokio::test]
+    async fn a_produce_is_in_flight_by_its_stated_length_until_it_is_answered() {
+        let admission = admission();
+        let service = AdmitRequests::new(echo(&admission), Arc::clone(&admission));
+        for split in [&[&b"\0\0\0\0\x06recor"[..], b"ds"][..], &[b"\0\0", b"", b"\0\0", b"\x06", b"records"]]
+        {
+            let answer = service.clone().oneshot(request(PRODUCE, pieces(split))).await.unwrap();
+            assert_eq!(answer.headers()["in-flight"], "6");
+            let whole: Vec<u8> = split.concat();
+            assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), whole, "nothing is lost");
+            assert_eq!(admission.in_flight(), 0);
+        }
+        let short = service.clone().oneshot(request(PRODUCE, pieces(&[b"\0\0"]))).await.unwrap();
+        assert_eq!(short.headers()["in-flight"], "0", "the decoder says what is wrong with it");
+        let other = service.oneshot(request("/x/Fetch", pieces(&[b"\0\0\0\0\x06"]))).await.unwrap();
+        assert_eq!(other.headers()["in-flight"], "0");
+    }
+
+    #[tokio::test]
+    async fn a_produce_beyond_the_limit_is_refused_with_a_time_to_come_back() {
+        let admission = admission();
+        let _others = admission.admit(Traffic::Client, 65).unwrap();
+        let service = AdmitRequests::new(echo(&admission), Arc::clone(&admission));
+        let answer = service.oneshot(request(PRODUCE, pieces(&[b"\0\0\0\0\x06"]))).await.unwrap();
+        let status = Status::from_header_map(answer.headers()).unwrap();
+        assert_eq!(status.code(), tonic::Code::ResourceExhausted);
+        let failure = failure::classify(&status);
+        assert_eq!((failure.kind, failure.retry_after), (FailureKind::Overloaded, Some(RETRY_AFTER)));
+        assert_eq!(admission.shed(), 1);
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_in_flight_until_its_body_is_sent_or_given_up() {
+        let admission = admission();
+        let permit = |bytes| Arc::new(admission.admit(Traffic::Client, bytes).unwrap());
+        for drop_it in [false, true] {
+            let mut response = Response::new(pieces(&[b"some", b"records"]));
+            response.extensions_mut().insert(permit(60));
+            let mut response = until_sent(response);
+            assert!(response.body_mut().frame().await.unwrap().is_ok());
+            assert_eq!(admission.in_flight(), 60, "not all of it is sent");
+            if drop_it {
+                drop(response);
+            } else {
+                assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "records");
+            }
+            assert_eq!(admission.in_flight(), 0);
+        }
+    }
+}
