@@ -6,9 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use highwater_node::every;
 use highwater_serving::Registry;
 use highwater_serving::volume::on_disk;
-use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::Fetchers;
@@ -21,16 +21,10 @@ pub(crate) async fn run(
     interval: Duration,
     stop: CancellationToken,
 ) {
-    let mut ticks = tokio::time::interval(interval);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            _ = ticks.tick() => {
-                fetchers.revive();
-                let partitions = registry.online();
-                on_disk(move || partitions.iter().for_each(|partition| partition.write_checkpoint())).await;
-            }
-        }
-    }
+    every(interval, &stop, || {
+        fetchers.revive();
+        let partitions = registry.online();
+        on_disk(move || partitions.iter().for_each(|partition| partition.write_checkpoint()))
+    })
+    .await;
 }

@@ -6,17 +6,19 @@
 //! which is the core's rule. A lost tail is no matter of repair: replication fills it. Damage is rare, so one range after
 //! the other is repaired, and what does not succeed is tried again in the next pass.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use highwater_log::OffsetRange;
+use highwater_node::every;
 use highwater_protocol::fetch::{FetchPartition, FetchRequest, TopicRef};
 use highwater_records::batches;
 use highwater_serving::volume::on_disk;
 use highwater_serving::{HostedReplica as _, PartitionHost as _, Registry};
 use highwater_types::{ClusterId, LeaderEpoch, LeaderEpochCache, NodeId, Offset, Program, TopicIdPartition};
-use tokio::time::MissedTickBehavior;
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::leader_endpoint::{Connector, FetchFailure, LeaderEndPoint};
@@ -47,30 +49,27 @@ pub(crate) struct Repair<C> {
 impl<C: Connector> Repair<C> {
     /// Looks for damage until told to stop.
     pub(crate) async fn run(self, stop: CancellationToken) {
-        let mut ticks = tokio::time::interval(INTERVAL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                _ = ticks.tick() => {}
-            }
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = self.pass() => {}
-            }
-        }
+        let told = Mutex::new(BTreeMap::new());
+        // A pass that is under way at the stop is given up.
+        let pass = || async { stop.run_until_cancelled(self.pass(&told)).await.unwrap_or_default() };
+        every(INTERVAL, &stop, pass).await;
     }
 
-    async fn pass(&self) {
+    /// Repairs what is damaged. `told` is why what could not be was not, as it was last logged.
+    async fn pass(&self, told: &Mutex<BTreeMap<(TopicIdPartition, Offset), String>>) {
         for partition in self.registry.online() {
             let damage = partition.replica().damage();
             for range in damage.into_iter().filter(|damage| !damage.at_end).map(|damage| damage.range) {
+                let key = (partition.id(), range.start);
                 match self.repair(&partition, range).await {
                     Ok(()) => {
-                        tracing::info!(partition = %partition.name(), %range, "repaired from the leader")
+                        told.lock().remove(&key);
+                        tracing::info!(partition = %partition.name(), %range, "repaired from the leader");
                     }
                     Err(why) => {
-                        tracing::warn!(partition = %partition.name(), %range, why, "not repaired; trying on");
+                        if told.lock().insert(key, why.clone()).as_ref() != Some(&why) {
+                            tracing::warn!(partition = %partition.name(), %range, why, "not repaired; trying on");
+                        }
                     }
                 }
             }
@@ -127,7 +126,7 @@ impl<C: Connector> Repair<C> {
             partitions: vec![partition],
             forgotten: Vec::new(),
         };
-        let answer = leader.fetch(request, self.batch_max_bytes).await.map_err(|failure| match failure {
+        let answer = leader.fetch(request, self.batch_max_bytes, None).await.map_err(|failure| match failure {
             FetchFailure::TooLarge(why) => why,
             FetchFailure::Call(failure) => failure.to_string(),
         })?;

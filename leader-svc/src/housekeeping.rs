@@ -6,9 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use highwater_node::every;
 use highwater_serving::Registry;
 use highwater_serving::volume::on_disk;
-use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::partition::LedPartition;
@@ -20,15 +20,9 @@ pub(crate) async fn each(
     stop: CancellationToken,
     work: fn(&LedPartition),
 ) {
-    let mut ticks = tokio::time::interval(interval);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            _ = ticks.tick() => {
-                let partitions = registry.online();
-                on_disk(move || partitions.iter().for_each(|partition| work(partition))).await;
-            }
-        }
-    }
+    every(interval, &stop, || {
+        let partitions = registry.online();
+        on_disk(move || partitions.iter().for_each(|partition| work(partition)))
+    })
+    .await;
 }

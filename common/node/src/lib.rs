@@ -6,10 +6,14 @@
 
 mod clock;
 pub mod config;
+mod every;
+mod flush_queue;
 pub mod grpc;
 mod process;
 mod serial_queue;
 
 pub use clock::{Clocks, MonotonicClock, WallClock};
+pub use every::every;
+pub use flush_queue::{Flush, FlushQueue};
 pub use process::{DRAIN_BOUND, run};
 pub use serial_queue::{PushError, SerialQueue};

@@ -8,27 +8,30 @@
 mod queues;
 mod trouble;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use highwater_log::{LogRead, OsStorage, ReadError, ReadLimits, TimestampHit};
-use highwater_node::Clocks;
+use highwater_node::{Clocks, FlushQueue};
 use highwater_protocol::delayed_fetch::Probe;
 use highwater_protocol::fetch::{FetchPartition, Fetched, ReadPlan, Requester};
 use highwater_protocol::follower::{
     FetchAsk, FetchIntent, FetchPosition, LeaderOffsets, PartitionFetchState,
 };
+use highwater_protocol::quota::{Metering, follower_in_sync};
 use highwater_replica::{AskOffsets, FollowerReplica, FollowerStep, FollowerWork, Now};
 use highwater_serving::volume::on_disk;
-use highwater_serving::{FetchPurgatory, HostedReplica, ReplicaFacts, wait_for_readers};
+use highwater_serving::{
+    FetchPurgatory, HostedReplica, ReplicaFacts, ReplicationThrottle, wait_for_readers,
+};
 use highwater_types::{
     Durability, ErrorCode, MonotonicTime, Offset, PartitionRecord, ReplicationError, TopicIdPartition,
     TopicName, TopicRecord, WallTime,
 };
 use parking_lot::Mutex;
 
-use self::queues::{FlushQueue, Queued, Work, WorkQueue};
+use self::queues::{Queued, Work, WorkQueue};
 use self::trouble::Trouble;
 use crate::fetcher::{Applied, Followed, ReadySet};
 
@@ -64,6 +67,8 @@ pub(crate) struct FollowedPartition {
     queued_answers: Arc<AtomicUsize>,
     /// The newest record that names a leader; taken by the work that adopts it.
     leadership: Mutex<Option<Arc<PartitionRecord>>>,
+    /// Whether the newest record has this replica in the in-sync set.
+    in_sync: AtomicBool,
     ready: Mutex<Option<Arc<ReadySet>>>,
     /// What the leader was last asked.
     question: Mutex<Option<AskOffsets>>,
@@ -86,6 +91,7 @@ impl FollowedPartition {
             flushes: FlushQueue::new(&name, Weak::clone(this)),
             queued_answers: Arc::default(),
             leadership: Mutex::new(None),
+            in_sync: AtomicBool::new(false),
             ready: Mutex::new(None),
             question: Mutex::new(None),
             trouble: Trouble::default(),
@@ -108,6 +114,9 @@ impl FollowedPartition {
 
     /// A record names a leader. The epoch already held changes nothing (S4).
     pub(crate) fn on_record(&self, record: &Arc<PartitionRecord>) {
+        let own = self.replica.incarnation();
+        let in_sync = record.isr.iter().any(|member| member.incarnation == own);
+        self.in_sync.store(in_sync, Ordering::Release);
         let held = self.replica.inspect(|core| core.leader_epoch());
         if record.leader_epoch.is_none_or(|epoch| epoch <= held) {
             return;
@@ -224,6 +233,17 @@ impl Followed for FollowedPartition {
 
     fn has_more_to_fetch(&self) -> bool {
         self.replica.inspect(|core| core.leader_log_end().is_none_or(|end| end > core.fetch_offset()))
+    }
+
+    fn is_unanswered(&self) -> bool {
+        self.replica.inspect(|core| core.leader_log_end().is_none())
+    }
+
+    fn metering(&self, throttle: &ReplicationThrottle) -> Metering {
+        throttle.metering(&self.topic.name, self.replica.id().partition, || {
+            let lag = self.replica.inspect(|core| core.lag());
+            follower_in_sync(self.in_sync.load(Ordering::Acquire), lag)
+        })
     }
 
     fn on_answer(

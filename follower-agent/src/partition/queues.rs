@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use highwater_node::{PushError, SerialQueue};
+use highwater_node::{Flush, PushError, SerialQueue};
 use highwater_protocol::follower::PartitionFetchState;
 use highwater_replica::FollowerWork;
 
@@ -19,10 +19,6 @@ const BATCH_MAX: usize = 16;
 
 /// Room for what is not an append, and for the answers that were under way when the partition paused.
 const SPARE: usize = 64;
-
-/// A flush that runs, and one that covers everything appended meanwhile. They are run one by one: were the one that waits
-/// taken together with the one that runs, there would be no room for a request that neither covers.
-const FLUSHES: usize = 2;
 
 /// Something to do in order.
 #[derive(Debug)]
@@ -98,35 +94,6 @@ impl WorkQueue {
     }
 }
 
-/// The queue of flushes.
-#[derive(Debug)]
-pub(super) struct FlushQueue(SerialQueue<()>);
-
-impl FlushQueue {
-    pub(super) fn new(name: &str, partition: Weak<FollowedPartition>) -> Self {
-        Self(SerialQueue::new(format!("flush {name}"), FLUSHES, 1, move |_| {
-            if let Some(partition) = partition.upgrade() {
-                partition.run_flush();
-            }
-        }))
-    }
-
-    /// Asks for a flush of what is appended by now. When there is no room, one is waiting that has not begun.
-    pub(super) fn request(&self) {
-        match self.0.try_push(()) {
-            Ok(()) | Err(PushError::Full(()) | PushError::Closed(())) => {}
-        }
-    }
-
-    pub(super) async fn close(&self) {
-        self.0.close().await;
-    }
-
-    pub(super) fn has_panicked(&self) -> bool {
-        self.0.has_panicked()
-    }
-}
-
 impl FollowedPartition {
     /// Whether disk work panicked: then this hosting of the partition is over, and the log has to be opened anew.
     pub(crate) fn has_panicked(&self) -> bool {
@@ -169,18 +136,19 @@ impl FollowedPartition {
         self.absorb(step);
     }
 
-    /// *Blocks.*
+    fn flush_if_needed(&self) {
+        if self.is_fsync() && !self.has_failed() && self.replica.needs_flush() {
+            self.flushes.request();
+        }
+    }
+}
+
+impl Flush for FollowedPartition {
     fn run_flush(&self) {
         let step = self.replica.flush(self.context.clocks.monotonic.now());
         self.absorb(step);
         // What was appended meanwhile, or a truncation that overtook the flush.
         self.flush_if_needed();
         self.tell_loop();
-    }
-
-    fn flush_if_needed(&self) {
-        if self.is_fsync() && !self.has_failed() && self.replica.needs_flush() {
-            self.flushes.request();
-        }
     }
 }

@@ -127,11 +127,9 @@ impl FollowerPartition {
         // What passes by itself at the leader is waited for without end. So is its damage, which is repaired there, and an
         // out-of-range while appends are under way: they are settled first.
         let passes = matches!(code, ErrorCode::OffsetOutOfRange | ErrorCode::DataLoss);
-        let reason = match code {
-            // No leader says this of a fetch: the caller found the answer too large.
-            ErrorCode::MessageTooLarge => FailureReason::BatchTooLarge,
-            code => FailureReason::Leader(code),
-        };
+        // No leader says this of a fetch: the caller found the answer too large.
+        let is_too_large = code == ErrorCode::MessageTooLarge;
+        let reason = if is_too_large { FailureReason::BatchTooLarge } else { FailureReason::Leader(code) };
         if passes || code.retry() == Retry::Retryable {
             self.delay(reason, now, randomness);
         } else {
