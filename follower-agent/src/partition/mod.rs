@@ -8,7 +8,7 @@
 mod queues;
 mod trouble;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -19,12 +19,9 @@ use highwater_protocol::fetch::{FetchPartition, Fetched, ReadPlan, Requester};
 use highwater_protocol::follower::{
     FetchAsk, FetchIntent, FetchPosition, LeaderOffsets, PartitionFetchState,
 };
-use highwater_protocol::quota::{Metering, follower_in_sync};
 use highwater_replica::{AskOffsets, FollowerReplica, FollowerStep, FollowerWork, Now};
 use highwater_serving::volume::on_disk;
-use highwater_serving::{
-    FetchPurgatory, HostedReplica, ReplicaFacts, ReplicationThrottle, wait_for_readers,
-};
+use highwater_serving::{FetchPurgatory, HostedReplica, ReplicaFacts, wait_for_readers};
 use highwater_types::{
     Durability, ErrorCode, MonotonicTime, Offset, PartitionRecord, ReplicationError, TopicIdPartition,
     TopicName, TopicRecord, WallTime,
@@ -67,8 +64,6 @@ pub(crate) struct FollowedPartition {
     queued_answers: Arc<AtomicUsize>,
     /// The newest record that names a leader; taken by the work that adopts it.
     leadership: Mutex<Option<Arc<PartitionRecord>>>,
-    /// Whether the newest record has this replica in the in-sync set.
-    in_sync: AtomicBool,
     ready: Mutex<Option<Arc<ReadySet>>>,
     /// What the leader was last asked.
     question: Mutex<Option<AskOffsets>>,
@@ -91,7 +86,6 @@ impl FollowedPartition {
             flushes: FlushQueue::new(&name, Weak::clone(this)),
             queued_answers: Arc::default(),
             leadership: Mutex::new(None),
-            in_sync: AtomicBool::new(false),
             ready: Mutex::new(None),
             question: Mutex::new(None),
             trouble: Trouble::default(),
@@ -114,9 +108,6 @@ impl FollowedPartition {
 
     /// A record names a leader. The epoch already held changes nothing (S4).
     pub(crate) fn on_record(&self, record: &Arc<PartitionRecord>) {
-        let own = self.replica.incarnation();
-        let in_sync = record.isr.iter().any(|member| member.incarnation == own);
-        self.in_sync.store(in_sync, Ordering::Release);
         let held = self.replica.inspect(|core| core.leader_epoch());
         if record.leader_epoch.is_none_or(|epoch| epoch <= held) {
             return;
@@ -233,17 +224,6 @@ impl Followed for FollowedPartition {
 
     fn has_more_to_fetch(&self) -> bool {
         self.replica.inspect(|core| core.leader_log_end().is_none_or(|end| end > core.fetch_offset()))
-    }
-
-    fn is_unanswered(&self) -> bool {
-        self.replica.inspect(|core| core.leader_log_end().is_none())
-    }
-
-    fn metering(&self, throttle: &ReplicationThrottle) -> Metering {
-        throttle.metering(&self.topic.name, self.replica.id().partition, || {
-            let lag = self.replica.inspect(|core| core.lag());
-            follower_in_sync(self.in_sync.load(Ordering::Acquire), lag)
-        })
     }
 
     fn on_answer(
