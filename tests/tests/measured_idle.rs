@@ -15,9 +15,8 @@ use system_tests::wait;
 
 const PARTITIONS: i32 = 100;
 const WINDOW: Duration = Duration::from_secs(10);
-/// The largest share of a core that an idle program takes. The case asks for 2 %, which the printed figures are held
-/// against by eye: a build without optimisation on a machine that others use was seen at 1.5 %, and once at 4.4 %.
-const SHARE_MAX: f64 = 0.15;
+/// The largest share of a core that an idle program takes, measured in a build without optimisation.
+const SHARE_MAX: f64 = 0.02;
 /// Two a second for the window, ± 10 %: polls of 500 ms.
 const FETCHES: std::ops::RangeInclusive<u64> = 18..=22;
 
