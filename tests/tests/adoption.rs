@@ -17,7 +17,7 @@ use highwater_types::{NodeId, Program, TopicName, TopicProperties, TopicRecord};
 use highwater_wire::admin::{AdoptTopic, Placement};
 use system_tests::cluster::{Cluster, Plan};
 use system_tests::fixtures::{ALL, Fixture};
-use system_tests::{log_dump, wait};
+use system_tests::{log_dump, log_files, wait};
 use uuid::Uuid;
 
 /// Small, so that the follower begins several segments.
@@ -138,6 +138,18 @@ fn log_bytes(partition: &Path) -> Bytes {
     logs.iter().flat_map(|log| fs::read(log).unwrap()).collect()
 }
 
+/// How many segments do not begin where the last batch of the one before them ends.
+fn segments_apart(partition: &Path) -> usize {
+    let (mut end, mut apart) = (None, 0);
+    for segment in log_files::segments(partition) {
+        let base = log_files::base_offset(&segment);
+        apart += usize::from(end.is_some_and(|end| end != base));
+        let bytes = Bytes::from(fs::read(&segment).unwrap());
+        end = Some(batches_of(&bytes).last().map_or(base, |last| last.next_offset().get()));
+    }
+    apart
+}
+
 fn batches_of(log: &Bytes) -> Vec<BatchView<'_>> {
     batches(log).map(|batch| batch.unwrap()).collect()
 }
@@ -201,6 +213,10 @@ fn compare(cluster: &Cluster, source: &Source, index: i32, kafkas: &Path, seen: 
     let [leader, follower] = [1, 2].map(|node| cluster.data_dir(node).join(&name));
     let log = log_bytes(kafkas);
     assert_eq!(log_bytes(&leader), log, "{what}: the copy");
+    for copy in [&leader, &follower] {
+        assert_eq!(segments_apart(copy), 0, "{what}: a missing segment could not be noticed");
+        assert_eq!(log_dump::verify(copy), (true, vec![]), "{what}: {}", copy.display());
+    }
 
     // The batch in which the log starts is served as a whole.
     let log_start = source.log_starts().get(&index).copied().unwrap_or(0);
@@ -209,7 +225,6 @@ fn compare(cluster: &Cluster, source: &Source, index: i32, kafkas: &Path, seen: 
     let skipped = log.len() - served.iter().map(|batch| batch.size()).sum::<usize>();
     assert_eq!(log_bytes(&follower), log.slice(skipped..), "{what}: what the follower wrote");
     log_dump::assert_identical(&[&leader, &follower]);
-    assert_eq!(log_dump::verify(&follower), (true, vec![]), "{what}");
 
     let kafkas_epochs = from(&epochs_of(kafkas), log_start);
     let end = batches.last().unwrap().next_offset().get();

@@ -4,14 +4,16 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+use highwater_proto::v1;
 use highwater_types::Program;
-use system_tests::calls::{Calls, batch, shape};
+use system_tests::calls::{Calls, batch, code, shape};
 use system_tests::cluster::{Cluster, Plan, ServerId, is_serving};
 use system_tests::process::{CommandLine, Process};
-use system_tests::{log_dump, ports, programs, wait};
+use system_tests::{log_dump, log_files, ports, programs, wait};
 
 const LEADER: ServerId = (1, Program::LeaderSvc);
 const AGENT: ServerId = (2, Program::FollowerAgent);
@@ -229,4 +231,151 @@ async fn a_second_process_of_a_program_on_one_directory_ends_and_takes_nothing_f
         end += 1;
         Calls::of(cluster.agent(2)).until_followed_to("t", 1, end).await;
     }
+}
+
+/// Batches of about 1 kB in segments of 4 KiB: three in each.
+const SMALL_SEGMENTS: [(&str, &str); 1] = [("segment.bytes", "4096")];
+
+/// The base of a segment in the middle of node `node`'s copy of `topic`, and where the next one begins.
+fn a_middle_segment(cluster: &Cluster, node: i32, topic: &str) -> (std::path::PathBuf, i64, i64) {
+    let segments = log_files::segments(&cluster.data_dir(node).join(format!("{topic}-0")));
+    assert!(segments.len() > 8, "{segments:?}");
+    let at = segments.len() / 2;
+    (segments[at].clone(), log_files::base_offset(&segments[at]), log_files::base_offset(&segments[at + 1]))
+}
+
+fn remove_segment(log: &Path, extensions: &[&str]) {
+    for extension in extensions {
+        fs::remove_file(log.with_extension(extension)).expect("it was there");
+    }
+}
+
+/// What is lost is said to be lost; everything else is served, and taken.
+async fn serves_all_but(leader: &Calls, topic: &str, lost: std::ops::Range<i64>, end: i64) {
+    for offset in 0..end {
+        let fetched = wait::until("the partition to be served", wait::SOON, async || {
+            let fetched = leader.fetch_one(topic, 0, offset).await;
+            let is_starting = matches!(
+                code(fetched.error.as_ref()),
+                Some(v1::ErrorCode::NotLeaderOrFollower | v1::ErrorCode::ReplicaNotAvailable)
+            );
+            (!is_starting).then_some(fetched)
+        })
+        .await;
+        if lost.contains(&offset) {
+            assert_eq!(
+                code(fetched.error.as_ref()),
+                Some(v1::ErrorCode::DataLoss),
+                "offset {offset}: {fetched:?}"
+            );
+        } else {
+            assert_eq!(fetched.error, None, "offset {offset}");
+            assert_eq!(shape(&fetched.records).first().map(|batch| batch.0), Some(offset));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lone_leader_without_a_middle_segment_answers_data_loss_there_and_serves_the_rest() {
+    for (cleanly, extensions) in [(true, &["log", "index", "timeindex"][..]), (false, &["log"][..])] {
+        let mut cluster = Plan::new().program(1, LEADER.1).start().await;
+        let leader = Calls::of(cluster.leader(1));
+        leader.until_nodes(1).await;
+        for topic in ["holed", "whole"] {
+            leader.create_topic(topic, 1, &[1], &SMALL_SEGMENTS).await;
+            for offset in 0..BATCHES {
+                assert_eq!(leader.append(topic, 0, batch(1, 1000)).await, offset);
+            }
+        }
+        stop(&mut cluster, LEADER, cleanly).await;
+        let (segment, from, to) = a_middle_segment(&cluster, 1, "holed");
+        remove_segment(&segment, extensions);
+        let (good, findings) = log_dump::verify(&cluster.data_dir(1).join("holed-0"));
+        let gone = findings.iter().find(|finding| finding.kind == "records_gone").expect("verify names it");
+        assert!(!good && (gone.offset, gone.end_offset) == (Some(from), Some(to)), "{findings:?}");
+
+        cluster.start_and_wait(LEADER).await;
+        let leader = Calls::of(cluster.leader(1));
+        serves_all_but(&leader, "holed", from..to, BATCHES).await;
+        serves_all_but(&leader, "whole", 0..0, BATCHES).await;
+        assert_eq!(leader.append("holed", 0, batch(1, 1000)).await, BATCHES, "no offset is given out again");
+        let said = cluster.leader(1).output();
+        assert!(said.contains(&format!("offsets [{from}, {to}) are damaged or gone")), "{said}");
+        // It is known by now, and stays so.
+        stop(&mut cluster, LEADER, true).await;
+        cluster.start_and_wait(LEADER).await;
+        serves_all_but(&Calls::of(cluster.leader(1)), "holed", from..to, BATCHES + 1).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_without_a_middle_segment_gets_it_from_its_leader_again() {
+    for (cleanly, extensions) in [(true, &["log", "index", "timeindex"][..]), (false, &["log"][..])] {
+        let mut cluster = Plan::new().program(1, LEADER.1).program(2, AGENT.1).start().await;
+        let leader = Calls::of(cluster.leader(1));
+        leader.until_nodes(2).await;
+        leader.create_topic("t", 1, &[1, 2], &SMALL_SEGMENTS).await;
+        leader.until_in_sync("t", 1).await;
+        for _ in 0..BATCHES {
+            leader.append("t", 0, batch(1, 1000)).await;
+        }
+        Calls::of(cluster.agent(2)).until_followed_to("t", 1, BATCHES).await;
+        stop(&mut cluster, AGENT, cleanly).await;
+        let (segment, from, to) = a_middle_segment(&cluster, 2, "t");
+        remove_segment(&segment, extensions);
+        cluster.start_and_wait(AGENT).await;
+        Calls::of(cluster.agent(2)).until_followed_to("t", 1, BATCHES).await;
+        wait::until("the repair", wait::SOON, async || {
+            let rows = leader.rows("t").await;
+            let row = rows.first()?.followers.first()?.clone();
+            (row.in_sync == Some(true) && row.acknowledged_offset == Some(BATCHES)).then_some(())
+        })
+        .await;
+        let said = cluster.agent(2).output();
+        assert!(said.contains(&format!("offsets [{from}, {to}) are damaged or gone")), "{said}");
+        assert!(said.contains("repaired from the leader"), "{said}");
+        for server in [AGENT, LEADER] {
+            stop(&mut cluster, server, true).await;
+        }
+        let copies = [1, 2].map(|node| cluster.data_dir(node).join("t-0"));
+        assert_eq!(log_files::segments(&copies[0]).len(), log_files::segments(&copies[1]).len());
+        for copy in &copies {
+            assert_eq!(log_dump::verify(copy), (true, vec![]));
+        }
+        log_dump::assert_identical(&[&copies[0], &copies[1]]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flipped_byte_in_a_closed_segment_is_answered_as_data_loss_where_it_is() {
+    let cluster = Plan::new().program(1, LEADER.1).start().await;
+    let leader = Calls::of(cluster.leader(1));
+    leader.until_nodes(1).await;
+    for topic in ["flipped", "whole"] {
+        leader.create_topic(topic, 1, &[1], &SMALL_SEGMENTS).await;
+        for _ in 0..BATCHES {
+            leader.append(topic, 0, batch(1, 1000)).await;
+        }
+    }
+    // While it runs: in a value, and in a header's length, of the second batch.
+    for at in [500, 8] {
+        let (segment, base, _) = a_middle_segment(&cluster, 1, "flipped");
+        let size = batch(1, 1000).len();
+        let flip = || {
+            let file = OpenOptions::new().read(true).write(true).open(&segment).expect("the log is there");
+            let (mut byte, place) = ([0], (size + at) as u64);
+            file.read_exact_at(&mut byte, place).expect("within the segment");
+            file.write_all_at(&[byte[0] ^ 1], place).expect("writable");
+        };
+        flip();
+        serves_all_but(&leader, "flipped", base + 1..base + 2, BATCHES).await;
+        serves_all_but(&leader, "whole", 0..0, BATCHES).await;
+        let error = leader.fetch_one("flipped", 0, base + 1).await.error.expect("data loss");
+        for place in [format!("offset {}", base + 1), format!("byte {size} of segment {base}")] {
+            assert!(error.message.contains(&place), "{error:?}");
+        }
+        flip();
+    }
+    serves_all_but(&leader, "flipped", 0..0, BATCHES).await;
+    assert!(!cluster.leader(1).output().contains("panicked"));
 }

@@ -21,7 +21,7 @@ use system_tests::kafka_dump::KafkaDump;
 use system_tests::{log_dump, wait};
 
 use logs::{
-    Node, followed, led, recovered, truncated, with_a_log_start, with_foreign_batches, with_gaps,
+    Node, adopted, followed, led, recovered, truncated, with_a_log_start, with_foreign_batches, with_gaps,
     with_odd_timestamps,
 };
 use verdict::{assert_kafka_agrees, files, kafka};
@@ -44,6 +44,7 @@ fn kafka_reads_every_kind_of_log_that_we_write() {
         with_odd_timestamps(),
         with_foreign_batches(),
         with_gaps(),
+        adopted(),
     ];
     for node in &nodes {
         node.close();

@@ -6,9 +6,10 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use bytes::{Bytes, BytesMut};
+use highwater_log::checkpoint::KafkaCheckpoints;
 use highwater_log::{
-    BufferPool, CutOrder, HighWatermark, Log, LogConfig, OnDamage, OpenOptions, OpenReport, OsStorage,
-    PartitionLocks, ReadLimits, Repair,
+    AdoptOptions, BufferPool, CutOrder, HighWatermark, Log, LogConfig, OnDamage, OpenOptions, OpenReport,
+    OsStorage, PartitionLocks, ReadLimits, Repair, adopt_partition, list_adoptable,
 };
 use highwater_records::{BatchBuilder, Compression, ControlRecord, Header, Producer, batches};
 use highwater_types::{
@@ -276,5 +277,51 @@ pub(crate) fn with_gaps() -> Node {
         }
         node.log().append_as_follower(&bytes, LeaderEpoch::new(1000).unwrap(), START).unwrap();
     }
+    node
+}
+
+/// Adopted from a compacted log whose segments do not touch, with a gap at its end: the copy's segments are named by where the
+/// ones before them end, and a batch without records fills the end.
+pub(crate) fn adopted() -> Node {
+    let fixture = Fixture::unpack("compacted");
+    let bytes: Vec<u8> =
+        files(&fixture.partitions()[0], &["log"]).iter().flat_map(|log| fs::read(log).unwrap()).collect();
+    let held: Vec<_> = batches(&bytes).map(Result::unwrap).collect();
+    let source = tempfile::tempdir().unwrap();
+    let kafkas = source.path().join("ours-0");
+    fs::create_dir(&kafkas).unwrap();
+    let (mut apart, mut name) = (0, 0);
+    for (at, batch) in held.iter().enumerate() {
+        let follows_a_gap = at > 0 && batch.base_offset() > held[at - 1].next_offset();
+        if at == 0 || follows_a_gap {
+            name = batch.base_offset().get();
+            apart += usize::from(follows_a_gap);
+        }
+        let log = kafkas.join(format!("{name:020}.log"));
+        OpenOptionsOfFiles::new()
+            .create(true)
+            .append(true)
+            .open(log)
+            .unwrap()
+            .write_all(batch.bytes())
+            .unwrap();
+    }
+    assert!(apart >= 2, "segments that do not touch");
+    let end = Offset::new(held.last().unwrap().next_offset().get() + 1000).unwrap();
+    fs::write(kafkas.join(format!("{:020}.log", end.get())), []).unwrap();
+
+    let mut node = Node { directory: tempfile::tempdir().unwrap(), log: None };
+    let options = AdoptOptions {
+        topic_id: TopicId::new(Uuid::from_u128(0xa3)).unwrap(),
+        incarnation: Incarnation::new(1).unwrap(),
+        index_interval_bytes: INDEX_INTERVAL_BYTES,
+    };
+    let found = list_adoptable(&OsStorage, source.path(), &"ours".parse().unwrap()).unwrap().remove(0);
+    let adopted =
+        adopt_partition(&OsStorage, &found, node.directory.path(), &KafkaCheckpoints::default(), &options)
+            .unwrap();
+    assert_eq!(adopted.log_end, end);
+    let report = node.open();
+    assert_eq!((report.damage, node.log().log_end()), (vec![], end));
     node
 }
