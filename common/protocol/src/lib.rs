@@ -32,4 +32,5 @@ mod randomness;
 #[cfg(test)]
 mod test_values;
 
+pub use highwater_types::planted;
 pub use randomness::Randomness;

@@ -7,6 +7,7 @@ mod epoch_cache;
 mod error;
 mod ids;
 mod name;
+pub mod planted;
 mod position;
 mod record;
 mod throttle;
