@@ -246,6 +246,7 @@ pub struct Server {
     coordination: PathBuf,
     output: PathBuf,
     settings: BTreeMap<String, String>,
+    environment: Vec<(OsString, OsString)>,
     process: Option<Process>,
 }
 
@@ -259,6 +260,7 @@ impl Server {
             coordination: coordination_dir(place),
             output: place.join(format!("{program}-{node}.log")),
             settings: BTreeMap::new(),
+            environment: Vec::new(),
             process: None,
         }
     }
@@ -287,6 +289,11 @@ impl Server {
     /// Changes a setting from the next start on.
     pub fn set(&mut self, key: &str, value: impl ToString) {
         self.settings.insert(key.to_owned(), value.to_string());
+    }
+
+    /// Sets variables of its environment from the next start on.
+    pub fn set_env(&mut self, variables: impl IntoIterator<Item = (String, String)>) {
+        self.environment.extend(variables.into_iter().map(|(name, value)| (name.into(), value.into())));
     }
 
     /// The process of the current life, to signal or to watch it.
@@ -343,7 +350,8 @@ impl Server {
             .args(["--node-id", &self.node.to_string(), "--listen", &self.address.to_string()])
             .args([OsString::from("--data-dir"), self.data_dir.clone().into()])
             .args(["--coordination", &format!("file:{}", self.coordination.display())])
-            .envs(environment);
+            .envs(environment)
+            .envs(self.environment.clone());
         for (key, value) in &self.settings {
             line = line.args([&flag(key), value]);
         }

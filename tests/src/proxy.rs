@@ -36,6 +36,8 @@ pub enum Direction {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Flows,
+    /// What the server sends arrives so much later, without being slowed down.
+    AnswersLate(Duration),
     /// Nothing is read or written any more, and no end is announced.
     Frozen,
     /// Both sides get a reset.
@@ -108,6 +110,11 @@ impl Proxy {
     /// Freezes every open connection: no byte passes, no end is announced. New ones flow.
     pub fn freeze_open(&self) {
         self.decide(Fate::Frozen);
+    }
+
+    /// Delays what the server sends on every open connection by this much, without slowing it down. New ones flow.
+    pub fn answer_late_on_open(&self, delay: Duration) {
+        self.decide(Fate::AnswersLate(delay));
     }
 
     /// Lets frozen connections flow again, with what was on its way.
@@ -260,7 +267,7 @@ async fn pump(
 ) {
     let (chunks, arriving) = mpsc::channel(CHUNKS_ON_THE_WAY);
     tokio::join!(
-        receive(from, chunks, shared.lane(direction), fate.clone(), shared),
+        receive(from, chunks, direction, fate.clone(), shared),
         deliver(to, arriving, shared.lane(direction), fate, shared),
     );
 }
@@ -268,7 +275,7 @@ async fn pump(
 async fn receive(
     mut from: ReadHalf<'_>,
     chunks: mpsc::Sender<Chunk>,
-    lane: &Lane,
+    direction: Direction,
     mut fate: watch::Receiver<Fate>,
     shared: &Shared,
 ) {
@@ -279,8 +286,12 @@ async fn receive(
         flowing(&mut fate).await;
         let Some(bytes) = buffer.get(..read).filter(|bytes| !bytes.is_empty()) else { return };
         let mut bytes = bytes.to_vec();
-        lane.flip_if_asked(&mut bytes);
-        let delay = Duration::from_micros(shared.delay_us.load(Ordering::SeqCst));
+        shared.lane(direction).flip_if_asked(&mut bytes);
+        let late = match *fate.borrow() {
+            Fate::AnswersLate(late) if direction == Direction::ToClient => late,
+            Fate::AnswersLate(_) | Fate::Flows | Fate::Frozen | Fate::Cut => Duration::ZERO,
+        };
+        let delay = late + Duration::from_micros(shared.delay_us.load(Ordering::SeqCst));
         if chunks.send((Instant::now() + delay, bytes)).await.is_err() {
             return;
         }

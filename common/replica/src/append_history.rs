@@ -3,15 +3,24 @@
 //! Answers without a disk when the record at an offset was appended (for the lag that a follower reports), how many bytes
 //! lie between two recent offsets (for `min_bytes` of a parked fetch, exactly, which the log's sparse index cannot), and
 //! under which traces recent records were produced. What holds: at most [`MAX_ENTRIES`] entries, rising and without holes;
-//! at most [`MAX_TRACED`] traced ones.
+//! at most [`MAX_TRACED`] traced ones. Of what lies further back only marks are left: a follower that is far behind is to
+//! see by how much.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use highwater_log::OffsetRange;
 use highwater_types::{MonotonicTime, Offset, TraceContext};
 
 /// Appends that are remembered: what lies further back is asked of the log.
 const MAX_ENTRIES: usize = 1024;
+
+/// Marks of when older records were appended. Spread over the whole leadership, so the age of a record of which only a mark
+/// is left is off by a hundredth or two.
+const MAX_MARKS: usize = 256;
+
+/// The first distance between two marks; doubled whenever they are thinned out.
+const FIRST_SPACING: Duration = Duration::from_millis(100);
 
 /// Traced appends that are remembered. A follower that is further behind finds no trace.
 const MAX_TRACED: usize = 64;
@@ -25,12 +34,27 @@ struct Entry {
 }
 
 /// Appends of one leadership.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct AppendHistory {
     entries: VecDeque<Entry>,
     bytes: u64,
     /// The first offset of each traced append, rising.
     traced: VecDeque<(Offset, TraceContext)>,
+    /// Some appends since the beginning: the first offset, and when.
+    marks: Vec<(Offset, MonotonicTime)>,
+    spacing: Duration,
+}
+
+impl Default for AppendHistory {
+    fn default() -> Self {
+        Self {
+            entries: VecDeque::new(),
+            bytes: 0,
+            traced: VecDeque::new(),
+            marks: Vec::new(),
+            spacing: FIRST_SPACING,
+        }
+    }
 }
 
 impl AppendHistory {
@@ -43,9 +67,26 @@ impl AppendHistory {
         if self.entries.len() == MAX_ENTRIES {
             self.entries.pop_front();
         }
+        self.mark(range.start, at);
         self.entries.push_back(Entry { range, at, before: self.bytes });
         self.bytes = self.bytes.saturating_add(bytes);
         debug_assert!(self.entries.len() <= MAX_ENTRIES, "the history is bounded");
+    }
+
+    fn mark(&mut self, offset: Offset, at: MonotonicTime) {
+        if self.marks.last().is_some_and(|(_, last)| at.since(*last) < self.spacing) {
+            return;
+        }
+        if self.marks.len() == MAX_MARKS {
+            let mut keep = false;
+            self.marks.retain(|_| {
+                keep = !keep;
+                keep
+            });
+            self.spacing = self.spacing.saturating_mul(2);
+        }
+        self.marks.push((offset, at));
+        debug_assert!(self.marks.len() <= MAX_MARKS, "the marks are bounded");
     }
 
     /// The append that begins at `offset` belongs to a trace.
@@ -64,10 +105,15 @@ impl AppendHistory {
         self.traced.iter().skip(begin).take_while(|(offset, _)| *offset < to).copied().collect()
     }
 
-    /// When the record at `offset` was appended; `None` when that is not remembered.
+    /// When the record at `offset` was appended, or a little earlier where only a mark is left; `None` for records of before
+    /// this leadership, and for those to come.
     pub(crate) fn appended_at(&self, offset: Offset) -> Option<MonotonicTime> {
         let entry = self.entries.get(self.after(offset))?;
-        entry.range.contains(offset).then_some(entry.at)
+        if entry.range.contains(offset) {
+            return Some(entry.at);
+        }
+        let marked = self.marks.partition_point(|(first, _)| *first <= offset);
+        self.marks.get(marked.checked_sub(1)?).map(|(_, at)| *at)
     }
 
     /// Bytes of the appends from the one with `from` to the last one before `to`; `None` when `from` is too far back.
@@ -135,7 +181,8 @@ mod tests {
     fn the_oldest_appends_are_forgotten() {
         let history = history(MAX_ENTRIES as u64 + 5);
         assert_eq!(history.entries.len(), MAX_ENTRIES);
-        assert_eq!(history.appended_at(offset(99)), None);
+        assert_eq!(history.appended_at(offset(99)), Some(MonotonicTime::ZERO), "a mark is left");
+        assert_eq!(history.appended_at(offset(49)), None, "from before this leadership");
         assert_eq!(history.appended_at(offset(100)), Some(MonotonicTime::from_millis(5)));
         assert_eq!(history.bytes_between(offset(100), offset(120)), Some(200));
     }
@@ -150,5 +197,23 @@ mod tests {
         assert_eq!(history.traces(offset(0), offset(31)), [(offset(30), trace(3))], "two are forgotten");
         assert_eq!(history.traces(offset(40), offset(60)), [(offset(40), trace(4)), (offset(50), trace(5))]);
         assert_eq!(history.traces(offset(41), offset(50)), []);
+    }
+
+    #[test]
+    fn the_age_of_what_lies_far_back_is_off_by_little() {
+        let mut history = AppendHistory::default();
+        // An hour of appends, ten a second.
+        for number in 0..36_000_u64 {
+            let start = offset(i64::try_from(number).unwrap());
+            let range = OffsetRange::new(start, start.advance(1));
+            history.note(range, 1, MonotonicTime::from_millis(number * 100));
+        }
+        assert!(history.marks.len() <= MAX_MARKS);
+        for number in [0_u64, 1, 9_999, 20_000, 34_000] {
+            let marked = history.appended_at(offset(i64::try_from(number).unwrap())).unwrap();
+            let off = MonotonicTime::from_millis(number * 100).since(marked);
+            assert!(off <= Duration::from_secs(60), "{number}: off by {off:?} of an hour");
+            assert!(marked <= MonotonicTime::from_millis(number * 100), "never younger than it is");
+        }
     }
 }

@@ -11,6 +11,7 @@ use highwater_coordination::ClusterView;
 use highwater_log::{LogRead, ReadError, ReadLimits, TimestampHit};
 use highwater_protocol::delayed_fetch::Probe;
 use highwater_protocol::fetch::{FetchPartition, ReadPlan, Requester, TopicRef, check_leadership, plan_read};
+use highwater_protocol::leader::Answered;
 use highwater_replica::ReplicaFacts;
 use highwater_types::{
     MonotonicTime, NodeId, Offset, PartitionIndex, ReplicationError, TopicId, TopicIdPartition, TopicName,
@@ -63,6 +64,9 @@ pub trait HostedReplica: Send + Sync + fmt::Debug + 'static {
 
     /// When the record at `offset` was appended here; `None` when unknown or not the leader.
     fn appended_at(&self, offset: Offset) -> Option<MonotonicTime>;
+
+    /// A follower's fetch was answered: for the description of the follower only.
+    fn on_answered(&self, _follower: NodeId, _answered: Answered, _now: MonotonicTime) {}
 
     /// Under which traces some of the records from `from` on and before `to` were produced.
     fn traces(&self, _from: Offset, _to: Offset) -> Vec<(Offset, TraceContext)> {

@@ -61,6 +61,8 @@ pub mod attribute {
     pub const FOLLOWER_ID: &str = "replication.follower.id";
     /// Where a follower read.
     pub const FETCH_OFFSET: &str = "replication.fetch.offset";
+    /// The offset of the first record.
+    pub const BASE_OFFSET: &str = "replication.base.offset";
     /// The offset behind the last record.
     pub const END_OFFSET: &str = "replication.end.offset";
     /// The high watermark.
@@ -135,4 +137,35 @@ pub mod metric {
     pub const FAILED: &str = "replication.failed";
     /// Gauge: fetches parked now.
     pub const PARKED: &str = "replication.fetch.parked";
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    const DOCUMENT: &str = include_str!("../../../deploy/observability.md");
+
+    /// The values of the constants above.
+    fn names() -> BTreeSet<&'static str> {
+        let constants = include_str!("names.rs").lines().filter(|line| line.starts_with("    pub const"));
+        constants.filter_map(|line| line.split('"').nth(1)).collect()
+    }
+
+    #[test]
+    fn every_name_is_documented() {
+        assert!(names().len() > 40, "they are found");
+        let missing: Vec<_> =
+            names().into_iter().filter(|name| !DOCUMENT.contains(&format!("`{name}`"))).collect();
+        assert_eq!(missing, Vec::<&str>::new());
+    }
+
+    #[test]
+    fn every_documented_name_of_ours_exists() {
+        let rows = DOCUMENT.lines().filter(|line| line.starts_with("| `"));
+        let first_cells = rows.filter_map(|row| row.split('|').nth(1));
+        let documented = first_cells.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+        let ours = documented.filter(|name| name.starts_with("replication.") || name.starts_with("rpc."));
+        let unknown: Vec<_> = ours.filter(|name| !names().contains(name)).collect();
+        assert_eq!(unknown, Vec::<&str>::new());
+    }
 }

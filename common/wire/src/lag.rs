@@ -21,6 +21,13 @@ pub const fn encode_lag_cause(cause: LagCause) -> v1::LagCause {
     }
 }
 
+/// The word for a cause of the wire: as [`LagCause::name`].
+#[must_use]
+pub fn cause_name(cause: v1::LagCause) -> String {
+    let name = cause.as_str_name();
+    name.strip_prefix("LAG_CAUSE_").unwrap_or(name).to_lowercase().replace('_', "-")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -28,9 +35,7 @@ mod tests {
     #[test]
     fn the_word_on_the_wire_is_that_of_spans_and_metrics() {
         for cause in LagCause::ALL {
-            let name = encode_lag_cause(cause).as_str_name();
-            let word = name.strip_prefix("LAG_CAUSE_").unwrap().to_lowercase().replace('_', "-");
-            assert_eq!(word, cause.name());
+            assert_eq!(cause_name(encode_lag_cause(cause)), cause.name());
         }
     }
 }

@@ -177,7 +177,7 @@ fn links<'a>(
 ) -> impl Iterator<Item = RecordLink> + 'a {
     fetched.traces.iter().map(|(offset, context)| {
         let mut attributes: Vec<KeyValue> = names(result).collect();
-        attributes.push(KeyValue::new(attribute::FETCH_OFFSET, offset.get()));
+        attributes.push(KeyValue::new(attribute::BASE_OFFSET, offset.get()));
         (*context, attributes)
     })
 }

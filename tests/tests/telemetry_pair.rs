@@ -1,0 +1,221 @@
+//! What the programs tell a collector: a record's trace from its Produce to both followers, the lag of each, metrics.
+
+use std::collections::BTreeSet;
+
+use highwater_telemetry::names::{attribute, metric, span};
+use highwater_types::{Program, TraceContext};
+use system_tests::cluster::Cluster;
+use system_tests::fake_collector::{FakeCollector, TakenSpan};
+use system_tests::traced_pair::{FAST, SLOW, TOPIC, TracedPair};
+use system_tests::wait;
+
+const METHOD: &str = "highwater.v1.LogService";
+
+/// What a `replicate` span must say.
+const LAG_ATTRIBUTES: [&str; 17] = [
+    attribute::MESSAGING_SYSTEM,
+    attribute::MESSAGING_OPERATION,
+    attribute::TOPIC,
+    attribute::PARTITION,
+    attribute::FOLLOWER_ID,
+    attribute::LEADER_ID,
+    attribute::LEADER_EPOCH,
+    attribute::FETCH_OFFSET,
+    attribute::END_OFFSET,
+    attribute::HIGH_WATERMARK,
+    attribute::LOG_END,
+    attribute::RECORDS,
+    attribute::BYTES,
+    attribute::LAG_RECORDS,
+    attribute::LAG_BYTES,
+    attribute::LAG_MS,
+    attribute::LAG_CAUSE,
+];
+
+/// The spans of a trace by name, of one service.
+fn of_trace(collector: &FakeCollector, trace: TraceContext, service: &str, name: &str) -> Vec<TakenSpan> {
+    let id = format!("{:032x}", trace.trace_id());
+    let mut found = collector.spans_of(service, name);
+    found.retain(|taken| taken.trace_id() == id);
+    found
+}
+
+/// The lag span of one follower within a trace.
+async fn lag_of(collector: &FakeCollector, trace: TraceContext, follower: i32) -> TakenSpan {
+    let name = format!("{} {TOPIC}", span::REPLICATE);
+    let find = async || {
+        let found = of_trace(collector, trace, "follower-agent", &name);
+        found.into_iter().find(|taken| taken.attribute(attribute::FOLLOWER_ID) == follower.to_string())
+    };
+    wait::until("the lag span", wait::SOON, find).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_records_trace_leads_to_both_followers_and_the_slow_one_is_seen_by_its_lag() {
+    let collector = FakeCollector::start().await;
+    let pair = TracedPair::start(collector.address(), |_| {}).await;
+    pair.create_topic().await;
+    pair.until_parked().await;
+    let trace = TraceContext::new(0xabcd_ef01, 0x77, true).unwrap();
+    pair.produce(trace).await;
+
+    let (slow, fast) = (lag_of(&collector, trace, SLOW).await, lag_of(&collector, trace, FAST).await);
+    assert!((300..=600).contains(&slow.millis()), "the slow one: {} ms", slow.millis());
+    assert!(fast.millis() + 150 <= slow.millis(), "the other: {} ms", fast.millis());
+    for lag in [&slow, &fast] {
+        for name in LAG_ATTRIBUTES {
+            assert!(!lag.attribute(name).is_empty(), "{name}");
+        }
+        assert_eq!(lag.attribute(attribute::RECORDS), "10");
+        assert_eq!(lag.attribute(attribute::LAG_RECORDS), "0", "it holds everything now");
+        let told: u64 = lag.attribute(attribute::LAG_MS).parse().unwrap();
+        assert!(told.abs_diff(lag.millis()) <= 1, "{told} told, {} shown", lag.millis());
+    }
+    assert_eq!(slow.attribute(attribute::LAG_CAUSE), "network");
+
+    let produce = of_trace(&collector, trace, "leader-svc", &format!("{METHOD}/Produce"));
+    assert_eq!(produce.len(), 1, "{produce:?}");
+    assert_eq!(produce[0].span.parent_span_id, trace.span_id().to_be_bytes(), "below the producer's span");
+    assert_eq!(produce[0].attribute(attribute::RPC_STATUS), "OK");
+    let append = of_trace(&collector, trace, "leader-svc", span::APPEND);
+    let commit = of_trace(&collector, trace, "leader-svc", span::HW_ADVANCE);
+    assert_eq!((append.len(), commit.len()), (1, 1));
+    assert_eq!(append[0].span.parent_span_id, produce[0].span.span_id);
+    for lag in [&slow, &fast] {
+        assert_eq!(lag.span.parent_span_id, append[0].span.span_id, "below the leader's append");
+        let parts = [span::REPLICA_APPEND, span::REPLICA_FLUSH];
+        for part in parts {
+            let found = of_trace(&collector, trace, "follower-agent", part);
+            assert!(found.iter().any(|part| part.span.parent_span_id == lag.span.span_id), "{part}");
+        }
+    }
+    the_fetches_that_carried_it_are_linked(&collector, trace, &append[0]);
+}
+
+/// Each lag span links to the fetch that brought the records, whose server's span links to the append.
+fn the_fetches_that_carried_it_are_linked(
+    collector: &FakeCollector,
+    trace: TraceContext,
+    append: &TakenSpan,
+) {
+    let fetch = format!("{METHOD}/Fetch");
+    let servers = collector.spans_of("leader-svc", &fetch);
+    let carried =
+        |taken: &&TakenSpan| taken.span.links.iter().any(|link| link.span_id == append.span.span_id);
+    let servers: Vec<_> = servers.iter().filter(carried).collect();
+    assert_eq!(servers.len(), 2, "one per follower");
+    let clients = collector.spans_of("follower-agent", &fetch);
+    let parks = collector.spans_of("leader-svc", span::PARK);
+    for server in servers {
+        assert_eq!(server.attribute(attribute::WAIT_OUTCOME), "min_bytes");
+        let parent = &server.span.parent_span_id;
+        let client = clients.iter().find(|client| &client.span.span_id == parent).expect("the call's span");
+        assert_eq!(client.trace_id(), server.trace_id());
+        assert_eq!(client.attribute(attribute::RPC_SYSTEM), "grpc");
+        assert!(!client.attribute(attribute::SERVER_PORT).is_empty());
+        let park = parks.iter().find(|park| park.span.parent_span_id == server.span.span_id);
+        assert_eq!(park.expect("it was parked").attribute(attribute::WAIT_OUTCOME), "min_bytes");
+        let lags = of_trace(collector, trace, "follower-agent", span::REPLICATE);
+        let is_linked =
+            |lag: &TakenSpan| lag.span.links.iter().any(|link| link.span_id == client.span.span_id);
+        assert!(lags.iter().any(is_linked), "the lag links to its fetch");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_polls_are_counted_and_have_no_spans_and_metrics_tell_how_replication_is() {
+    let collector = FakeCollector::start().await;
+    let polls_often = |cluster: &mut Cluster| {
+        for agent in [SLOW, FAST] {
+            cluster.server_mut((agent, Program::FollowerAgent)).set("replica.fetch.wait.max.ms", "200ms");
+        }
+    };
+    let mut pair = TracedPair::start(collector.address(), polls_often).await;
+    pair.create_topic().await;
+    pair.produce(TraceContext::new(1, 1, true).unwrap()).await;
+    let idle = |service: &str| {
+        let values = collector.metric(service, metric::FETCHES);
+        let is_idle = |about: &std::collections::BTreeMap<String, String>| {
+            about.get(attribute::FETCH_OUTCOME).is_some_and(|outcome| outcome == "idle")
+        };
+        values.iter().filter(|(_, about)| is_idle(about)).map(|(value, _)| *value).sum::<f64>()
+    };
+    let (agent_before, fetches_before) = (idle("follower-agent"), fetch_spans(&collector));
+    wait::until("idle polls", wait::SOON, async || {
+        (idle("follower-agent") > agent_before + 6.0).then_some(())
+    })
+    .await;
+    assert!(idle("leader-svc") > 0.0);
+    let idle_polls = 6;
+    assert!(fetch_spans(&collector) < fetches_before + idle_polls, "no span per idle poll");
+
+    let value = |service: &str, name: &str| collector.metric(service, name).first().map(|(value, _)| *value);
+    assert_eq!(value("leader-svc", metric::UNDER_REPLICATED), Some(0.0));
+    assert_eq!(value("leader-svc", metric::FAILED), Some(0.0));
+    assert_eq!(value("follower-agent", metric::FAILED), Some(0.0));
+    wait::until("parked polls", wait::SOON, async || {
+        (value("leader-svc", metric::PARKED)? >= 1.0).then_some(())
+    })
+    .await;
+    for (service, names) in [
+        ("leader-svc", &[metric::ISR_SIZE, metric::LAG_BYTES, metric::LAG_TIME, metric::FETCH_WAIT][..]),
+        ("leader-svc", &[metric::APPEND, metric::FLUSH, metric::LAG_RECORDS, metric::RPC_SERVER_DURATION]),
+        ("follower-agent", &[metric::APPEND, metric::FLUSH, metric::LAG, metric::LAG_RECORDS]),
+        ("follower-agent", &[metric::RPC_CLIENT_DURATION]),
+    ] {
+        for name in names {
+            assert!(!collector.metric(service, name).is_empty(), "{service} sends no {name}");
+        }
+    }
+    a_dead_follower_is_told_of(&collector, &mut pair).await;
+}
+
+async fn a_dead_follower_is_told_of(collector: &FakeCollector, pair: &mut TracedPair) {
+    pair.cluster.server_mut((SLOW, Program::FollowerAgent)).kill();
+    let calls = pair.calls();
+    let sent = system_tests::calls::to(TOPIC, 0, system_tests::calls::batch(5, 100));
+    calls.produce(highwater_proto::v1::Acks::Leader, sent).await;
+    let lag = async || {
+        let values = collector.metric("leader-svc", metric::LAG_RECORDS);
+        values.iter().find_map(|(value, about)| {
+            let is_it = about.get(attribute::FOLLOWER_ID) == Some(&SLOW.to_string())
+                && about.get(attribute::TOPIC).is_some_and(|topic| topic == TOPIC);
+            (is_it && *value >= 5.0).then_some(())
+        })
+    };
+    wait::until("the dead follower's lag", wait::SOON, lag).await;
+    let causes: BTreeSet<_> = collector
+        .metric("leader-svc", metric::LAGGING)
+        .into_iter()
+        .filter_map(|(_, about)| about.get(attribute::LAG_CAUSE).cloned())
+        .collect();
+    assert!(!causes.is_empty(), "a cause is told");
+    let words: BTreeSet<_> = calls.rows(TOPIC).await[0]
+        .followers
+        .iter()
+        .map(|row| highwater_wire::lag::cause_name(row.cause()))
+        .collect();
+    assert!(causes.iter().all(|cause| words.contains(cause)), "{causes:?}, and in the description {words:?}");
+}
+
+fn fetch_spans(collector: &FakeCollector) -> usize {
+    collector.spans_of("follower-agent", &format!("{METHOD}/Fetch")).len()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_malformed_traceparent_begins_a_new_trace_and_the_call_is_served() {
+    let collector = FakeCollector::start().await;
+    let pair = TracedPair::start(collector.address(), |_| {}).await;
+    let mut client = highwater_proto::v1::cluster_service_client::ClusterServiceClient::new(
+        pair.cluster.leader(1).channel(),
+    );
+    let mut request = tonic::Request::new(highwater_proto::v1::DescribeTopicsRequest::default());
+    request.metadata_mut().insert("traceparent", "00-12345-67-01".parse().unwrap());
+    client.describe_topics(request).await.expect("it is served");
+    let find = async || {
+        collector.spans_of("leader-svc", "highwater.v1.ClusterService/DescribeTopics").into_iter().next()
+    };
+    let span = wait::until("the call's span", wait::SOON, find).await;
+    assert!(span.span.parent_span_id.is_empty(), "a root");
+    assert_ne!(span.trace_id(), "0".repeat(32));
+}
