@@ -8,6 +8,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+use highwater_log::OsStorage;
+use highwater_log::checkpoint::CheckpointFile;
 use highwater_proto::v1;
 use highwater_types::Program;
 use system_tests::calls::{Calls, batch, code, shape};
@@ -244,6 +246,16 @@ fn a_middle_segment(cluster: &Cluster, node: i32, topic: &str) -> (std::path::Pa
     (segments[at].clone(), log_files::base_offset(&segments[at]), log_files::base_offset(&segments[at + 1]))
 }
 
+/// Waits until the node's checkpoint says that all batches are committed: it is written once a second.
+async fn until_checkpointed(cluster: &Cluster, node: i32, topic: &str) {
+    let directory = cluster.data_dir(node).join(format!("{topic}-0"));
+    wait::until("the checkpoint", wait::SOON, async || {
+        let state = CheckpointFile::read(&OsStorage, &directory).expect("readable").into_state()?;
+        (state.high_watermark.offset.get() == BATCHES).then_some(())
+    })
+    .await;
+}
+
 fn remove_segment(log: &Path, extensions: &[&str]) {
     for extension in extensions {
         fs::remove_file(log.with_extension(extension)).expect("it was there");
@@ -287,6 +299,7 @@ async fn a_lone_leader_without_a_middle_segment_answers_data_loss_there_and_serv
                 assert_eq!(leader.append(topic, 0, batch(1, 1000)).await, offset);
             }
         }
+        until_checkpointed(&cluster, 1, "holed").await;
         stop(&mut cluster, LEADER, cleanly).await;
         let (segment, from, to) = a_middle_segment(&cluster, 1, "holed");
         remove_segment(&segment, extensions);
@@ -320,20 +333,21 @@ async fn a_follower_without_a_middle_segment_gets_it_from_its_leader_again() {
             leader.append("t", 0, batch(1, 1000)).await;
         }
         Calls::of(cluster.agent(2)).until_followed_to("t", 1, BATCHES).await;
+        until_checkpointed(&cluster, 2, "t").await;
         stop(&mut cluster, AGENT, cleanly).await;
         let (segment, from, to) = a_middle_segment(&cluster, 2, "t");
         remove_segment(&segment, extensions);
         cluster.start_and_wait(AGENT).await;
         Calls::of(cluster.agent(2)).until_followed_to("t", 1, BATCHES).await;
-        wait::until("the repair", wait::SOON, async || {
-            let rows = leader.rows("t").await;
-            let row = rows.first()?.followers.first()?.clone();
-            (row.in_sync == Some(true) && row.acknowledged_offset == Some(BATCHES)).then_some(())
+        let said = wait::until("the repair", wait::SOON, async || {
+            let said = cluster.agent(2).output();
+            said.contains("repaired from the leader").then_some(said)
         })
         .await;
-        let said = cluster.agent(2).output();
         assert!(said.contains(&format!("offsets [{from}, {to}) are damaged or gone")), "{said}");
-        assert!(said.contains("repaired from the leader"), "{said}");
+        assert_eq!(leader.append("t", 0, batch(1, 1000)).await, BATCHES);
+        Calls::of(cluster.agent(2)).until_followed_to("t", 1, BATCHES + 1).await;
+        leader.until_in_sync("t", 1).await;
         for server in [AGENT, LEADER] {
             stop(&mut cluster, server, true).await;
         }
@@ -357,9 +371,9 @@ async fn a_flipped_byte_in_a_closed_segment_is_answered_as_data_loss_where_it_is
             leader.append(topic, 0, batch(1, 1000)).await;
         }
     }
-    // While it runs: in a value, and in a header's length, of the second batch.
-    for at in [500, 8] {
-        let (segment, base, _) = a_middle_segment(&cluster, 1, "flipped");
+    let (segment, base, next) = a_middle_segment(&cluster, 1, "flipped");
+    // While it runs, in the second batch: in a value; in the length, by which the batches after it are found.
+    for (at, lost) in [(500, base + 1..base + 2), (8, base + 1..next)] {
         let size = batch(1, 1000).len();
         let flip = || {
             let file = OpenOptions::new().read(true).write(true).open(&segment).expect("the log is there");
@@ -368,7 +382,7 @@ async fn a_flipped_byte_in_a_closed_segment_is_answered_as_data_loss_where_it_is
             file.write_all_at(&[byte[0] ^ 1], place).expect("writable");
         };
         flip();
-        serves_all_but(&leader, "flipped", base + 1..base + 2, BATCHES).await;
+        serves_all_but(&leader, "flipped", lost, BATCHES).await;
         serves_all_but(&leader, "whole", 0..0, BATCHES).await;
         let error = leader.fetch_one("flipped", 0, base + 1).await.error.expect("data loss");
         for place in [format!("offset {}", base + 1), format!("byte {size} of segment {base}")] {
