@@ -116,6 +116,7 @@ fn api_line(program: &Path, place: &Path, etcd: SocketAddr, address: SocketAddr)
         flag("secure-port", &address.port()),
         flag("cert-dir", &place.join("certificates").display()),
         flag("endpoint-reconciler-type", &"none"),
+        flag("kubelet-preferred-address-types", &"InternalIP"),
         flag("token-auth-file", &tokens.display()),
         flag("authorization-mode", &"Node,RBAC"),
         flag("service-account-issuer", &"https://kubernetes.default.svc"),

@@ -6,6 +6,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
 
@@ -14,9 +15,6 @@ use crate::wait;
 
 /// The machine's address.
 pub(super) const ADDRESS: &str = "10.89.0.1";
-
-/// What addresses services get.
-const SERVICES: &str = "10.96.0.0/16";
 
 /// What addresses pods get.
 pub(super) const PODS: &str = "10.88.0.0/24";
@@ -31,6 +29,10 @@ const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 /// The control group of all pods.
 const PODS_GROUP: &str = "kubepods";
 
+/// How often, and how many times, the end of a machine's processes is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+const LOOKS_MAX: u32 = 100;
+
 /// A running machine.
 #[derive(Debug)]
 pub struct Machine {
@@ -39,7 +41,7 @@ pub struct Machine {
 }
 
 /// Gives the calling thread, and every thread and process that it starts from now on, a network of its own: loopback, and a
-/// machine's address with routes to pods and services. Call it first in a test that is alone in its file.
+/// machine's address with a default route, which services need. Call it first in a test that is alone in its file.
 ///
 /// # Panics
 /// When the kernel refuses; it takes root.
@@ -47,7 +49,7 @@ pub(super) fn enter_own_network() {
     unshare(CloneFlags::CLONE_NEWNET).expect("root may have a network of its own");
     let script = format!(
         "ip link set lo up && ip link add node0 type bridge && ip addr add {ADDRESS}/24 dev node0 && \
-         ip link set node0 up && ip route add {SERVICES} dev node0 && sysctl -qw net.ipv4.ip_forward=1"
+         ip link set node0 up && ip route add default dev node0 && sysctl -qw net.ipv4.ip_forward=1"
     );
     let status = std::process::Command::new("sh").args(["-c", &script]).status().expect("a shell");
     assert!(status.success(), "the network is set up");
@@ -59,6 +61,7 @@ impl Machine {
     /// # Panics
     /// When it does not start; it takes root.
     pub async fn start(place: &Path) -> Self {
+        groups().iter().for_each(|group| remove_group(group));
         assert!(groups().is_empty(), "this machine runs pods already: {:?}", groups());
         let resolver = place.join("resolv.conf");
         fs::write(&resolver, format!("nameserver {ADDRESS}\n")).expect("the place is writable");
@@ -103,11 +106,16 @@ impl Machine {
 }
 
 impl Drop for Machine {
+    #[allow(clippy::disallowed_methods, reason = "a drop cannot wait in any other way")]
     fn drop(&mut self) {
         self.process.kill();
-        // The kernel may still be ending the last of them; what stays busy stays, empty.
-        for group in groups() {
-            remove_group(&group);
+        // The kernel takes a moment to end what was inside. What it has not ended then stays, and the next start removes it.
+        for _ in 0..LOOKS_MAX {
+            groups().iter().for_each(|group| remove_group(group));
+            if groups().is_empty() {
+                break;
+            }
+            std::thread::sleep(LOOK_EVERY);
         }
     }
 }
@@ -125,6 +133,6 @@ fn remove_group(group: &Path) {
             remove_group(&entry.path());
         }
     }
-    // A group with a process in it refuses; it is not ours to wait for.
+    // A group with a process in it refuses.
     let _ = fs::remove_dir(group);
 }

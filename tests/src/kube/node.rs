@@ -217,11 +217,13 @@ impl Node {
     }
 }
 
+/// The cluster's names, and no others: there is nobody else to ask.
 fn corefile(settings: &Path) -> String {
     let settings = settings.display();
     format!(
-        ".:53 {{\n  bind {ADDRESS}\n  errors\n  \
-         kubernetes cluster.local in-addr.arpa {{\n    kubeconfig {settings} test\n    ttl 1\n  }}\n}}\n"
+        "cluster.local:53 {{\n  bind {ADDRESS}\n  errors\n  \
+         kubernetes {{\n    kubeconfig {settings} test\n    ttl 1\n  }}\n}}\n\
+         .:53 {{\n  bind {ADDRESS}\n  template ANY ANY {{\n    rcode NXDOMAIN\n  }}\n}}\n"
     )
 }
 

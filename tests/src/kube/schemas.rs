@@ -1,6 +1,6 @@
 //! The schemas of an API server as files for kubeconform: what this very version of Kubernetes knows, and nothing else.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -21,10 +21,10 @@ pub fn write_schemas(openapi: &Value, directory: &Path) {
     definitions.values_mut().for_each(close);
     for (name, definition) in &definitions {
         for kind in definition["x-kubernetes-group-version-kind"].as_array().into_iter().flatten() {
-            let mut needed = BTreeSet::new();
+            let mut needed = BTreeMap::new();
             need(name, &definitions, &mut needed);
             let own: Map<String, Value> =
-                needed.into_iter().map(|name| (name.to_owned(), definitions[name].clone())).collect();
+                needed.into_iter().map(|(name, definition)| (name.to_owned(), definition.clone())).collect();
             let schema = json!({ "$ref": format!("{DEFINITION}{name}"), "definitions": own });
             fs::write(directory.join(file_name(kind)), schema.to_string()).expect("a writable directory");
         }
@@ -53,11 +53,12 @@ fn close(definition: &mut Value) {
 }
 
 /// Adds a definition and those that it refers to.
-fn need<'a>(name: &'a str, definitions: &'a Map<String, Value>, needed: &mut BTreeSet<&'a str>) {
-    if !needed.insert(name) {
+fn need<'a>(name: &'a str, definitions: &'a Map<String, Value>, needed: &mut BTreeMap<&'a str, &'a Value>) {
+    let definition = definitions.get(name).expect("what is referred to is defined");
+    if needed.insert(name, definition).is_some() {
         return;
     }
-    let mut open = vec![&definitions[name]];
+    let mut open = vec![definition];
     while let Some(value) = open.pop() {
         match value {
             Value::Object(fields) => {
