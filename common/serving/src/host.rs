@@ -65,7 +65,10 @@ pub trait HostedReplica: Send + Sync + fmt::Debug + 'static {
     /// When the record at `offset` was appended here; `None` when unknown or not the leader.
     fn appended_at(&self, offset: Offset) -> Option<MonotonicTime>;
 
-    /// A follower's fetch was answered: for the description of the follower only.
+    /// Records are read for a follower from now on, until [`Self::on_answered`]: that time is not its lag.
+    fn on_reading(&self, _follower: NodeId, _now: MonotonicTime) {}
+
+    /// A follower's fetch was answered: for the description of the follower, and so that a slow read is not its lag.
     fn on_answered(&self, _follower: NodeId, _answered: Answered, _now: MonotonicTime) {}
 
     /// Under which traces some of the records from `from` on and before `to` were produced.

@@ -1,6 +1,7 @@
-//! What is committed: the high watermark over the maximal in-sync set, and who joins the set (S52–S62, design.md 6.8).
+//! What is committed: the high watermark over the maximal in-sync set (S57–S62, design.md 6.8).
 
-use highwater_types::{Durability, IsrMember, MonotonicTime, NodeId};
+use highwater_types::planted::{PlantedFault, is_planted};
+use highwater_types::{Durability, IsrMember, MonotonicTime, Offset};
 
 use super::follower_progress::FollowerProgress;
 use super::{LeaderEffect, LeaderPartition};
@@ -8,22 +9,18 @@ use super::{LeaderEffect, LeaderPartition};
 impl LeaderPartition {
     /// S57 and S58 over what is acknowledged now (S60, S62), then tells who waits.
     pub(super) fn advance_high_watermark(&mut self, now: MonotonicTime) {
-        if self.is_over || self.check_min_isr().is_err() {
+        let is_small = self.check_min_isr().is_err() && !is_planted(PlantedFault::AdvanceBelowMinIsr);
+        if self.is_over || is_small {
             return;
         }
-        let own = match self.config.durability {
-            Durability::Fsync => self.flushed_end,
-            Durability::PageCache => self.log_end,
-        };
-        let members = self.isr.maximal().map(|member| {
-            if member.node == self.node {
-                return Some(own);
-            }
-            self.followers.get(&member.node).and_then(|p| p.acknowledged_as(member.incarnation))
-        });
+        let own = self.own_end();
+        let members = self.isr.counted().map(|member| self.held_by(&member, own));
         let bound = self.config.replica_lag_time_max;
         let joining = self.followers.iter().filter(|(node, progress)| {
-            !self.isr.maximal_has_node(**node) && progress.is_caught_up(self.log_end, now, bound)
+            !self.isr.maximal_has_node(**node)
+                && !progress.is_gone()
+                && progress.is_caught_up(self.log_end, now, bound)
+                && !is_planted(PlantedFault::JoiningNotCounted)
         });
         let joining = joining.filter_map(|(_, progress)| progress.acknowledged()).map(Some);
         // A follower may have acknowledged what this core has not been told of yet: never past the own log end.
@@ -40,46 +37,30 @@ impl LeaderPartition {
         self.check_bounds();
     }
 
+    /// How much of its own log counts (design.md 2).
+    fn own_end(&self) -> Offset {
+        match self.config.durability {
+            Durability::Fsync if !is_planted(PlantedFault::LeaderCountsUnflushed) => self.flushed_end,
+            Durability::Fsync | Durability::PageCache => self.log_end,
+        }
+    }
+
+    /// What a member is known to hold; `None` = unknown, so nothing more is committed.
+    fn held_by(&self, member: &IsrMember, own: Offset) -> Option<Offset> {
+        if member.node == self.node {
+            return Some(own);
+        }
+        let progress = self.followers.get(&member.node)?;
+        if is_planted(PlantedFault::OldIncarnationCounts) {
+            return progress.acknowledged();
+        }
+        progress.acknowledged_as(member.incarnation)
+    }
+
     pub(super) fn tell_followers(&mut self, now: MonotonicTime) {
         if self.high_watermark.propagate(now) {
             self.effects.push_back(LeaderEffect::TellFollowers(self.high_watermark.propagated()));
         }
-    }
-
-    /// S52 and design.md 6.3: takes every follower that qualifies into the set, replacing an older incarnation of it.
-    pub(super) fn maybe_expand(&mut self, now: MonotonicTime) {
-        if self.is_over || self.isr.is_change_pending() {
-            return;
-        }
-        let mut isr = self.isr.committed().to_vec();
-        for node in &self.replicas {
-            let Some(member) = self.followers.get(node).and_then(|p| self.joining_member(*node, p, now))
-            else {
-                continue;
-            };
-            match isr.iter_mut().find(|m| m.node == *node) {
-                Some(entry) => *entry = member,
-                None => isr.push(member),
-            }
-        }
-        if isr != self.isr.committed() {
-            let proposal = self.isr.propose(isr);
-            self.effects.push_back(LeaderEffect::ProposeIsr(proposal));
-        }
-        self.check_bounds();
-    }
-
-    fn joining_member(
-        &self,
-        node: NodeId,
-        progress: &FollowerProgress,
-        now: MonotonicTime,
-    ) -> Option<IsrMember> {
-        let incarnation = progress.incarnation()?;
-        let acknowledged = progress.acknowledged()?;
-        let reached = acknowledged >= self.high_watermark() && acknowledged >= self.epoch_start;
-        let alive = progress.is_fetching(now, self.config.replica_lag_time_max);
-        (reached && alive).then_some(IsrMember { node, incarnation })
     }
 
     /// `max(1, min(min ISR, replicas))` (S58, design.md 6.12).
@@ -118,6 +99,3 @@ impl LeaderPartition {
 #[cfg(test)]
 #[path = "high_watermark_walk_test.rs"]
 mod high_watermark_tests;
-#[cfg(test)]
-#[path = "isr_test.rs"]
-mod isr_tests;

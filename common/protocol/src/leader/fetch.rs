@@ -3,7 +3,8 @@
 //! What holds: a fetch that is refused or diverges acknowledges nothing (S24); only an arrival counts, never the completion
 //! of a parked fetch (S25).
 
-use highwater_types::{Durability, ErrorCode, MonotonicTime, NodeId, ReplicationError};
+use highwater_types::planted::{PlantedFault, is_planted};
+use highwater_types::{Durability, ErrorCode, Incarnation, MonotonicTime, NodeId, Offset, ReplicationError};
 
 use super::LeaderPartition;
 use super::follower_progress::{Answered, Arrival};
@@ -29,7 +30,7 @@ impl LeaderPartition {
         let code = match &outcome {
             Ok(plan) if plan.diverging.is_none() => {
                 self.advance_high_watermark(now);
-                self.maybe_expand(now);
+                self.maybe_change_isr(now);
                 None
             }
             Ok(_) => Some(None),
@@ -112,11 +113,20 @@ impl LeaderPartition {
         if request.acknowledged_offset.is_none() && self.config.durability == Durability::Fsync {
             return Err(invalid("acknowledged_offset is mandatory where durability is fsync"));
         }
-        let acknowledged = request.acknowledged();
+        let acknowledged = if is_planted(PlantedFault::FetchOffsetAcknowledges) {
+            request.fetch_offset
+        } else {
+            request.acknowledged()
+        };
         if acknowledged > request.fetch_offset {
             return Err(invalid("acknowledged_offset is above fetch_offset"));
         }
-        check_leadership(Requester::Follower(follower), request, &self.facts(*log))?;
+        if let Err(error) = check_leadership(Requester::Follower(follower), request, &self.facts(*log)) {
+            if is_planted(PlantedFault::CountOlderEpoch) && error.code == ErrorCode::FencedLeaderEpoch {
+                self.count(follower, request, incarnation, acknowledged, log.log_end, now);
+            }
+            return Err(error);
+        }
         let Some(progress) = self.followers.get_mut(&follower) else { return Err(not_assigned(follower)) };
         progress.admit(incarnation).map_err(|code| {
             ReplicationError::new(code, format!("incarnation {incarnation} of node {follower} was replaced"))
@@ -124,6 +134,10 @@ impl LeaderPartition {
         let plan = self.plan_follower_read(follower, request, log)?;
         let Some(progress) = self.followers.get_mut(&follower) else { return Err(not_assigned(follower)) };
         if let Some(at) = plan.diverging {
+            if is_planted(PlantedFault::DivergingFetchCounts) {
+                self.count(follower, request, incarnation, acknowledged, plan.snapshot.log_end, now);
+                return Ok(plan);
+            }
             // The follower would cut what it acknowledged in this leadership: it has to renew first (design.md 6.3).
             if progress.acknowledged().is_some_and(|held| at.offset < held) {
                 progress.retire();
@@ -137,6 +151,21 @@ impl LeaderPartition {
             }
             return Ok(plan);
         }
+        self.count(follower, request, incarnation, acknowledged, plan.snapshot.log_end, now);
+        Ok(plan)
+    }
+
+    /// The fetch passed every check: what it says counts.
+    fn count(
+        &mut self,
+        follower: NodeId,
+        request: &FetchPartition,
+        incarnation: Incarnation,
+        acknowledged: Offset,
+        leader_end: Offset,
+        now: MonotonicTime,
+    ) {
+        let Some(progress) = self.followers.get_mut(&follower) else { return };
         progress.on_fetch(&Arrival {
             now,
             incarnation,
@@ -145,9 +174,8 @@ impl LeaderPartition {
             log_start: request.log_start,
             high_watermark: request.high_watermark,
             paused: request.paused,
-            leader_end: plan.snapshot.log_end,
+            leader_end,
         });
-        Ok(plan)
     }
 }
 

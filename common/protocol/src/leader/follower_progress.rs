@@ -13,6 +13,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use highwater_types::planted::{PlantedFault, is_planted};
 use highwater_types::{ErrorCode, Incarnation, MonotonicTime, Offset};
 
 use crate::lag_cause::Delays;
@@ -64,6 +65,10 @@ pub(super) struct FollowerProgress {
     refusal: Option<ErrorCode>,
     diverging: bool,
     arrivals: VecDeque<(MonotonicTime, Offset)>,
+    /// Its connection closed and its port refuses; until it fetches again.
+    gone: bool,
+    /// Since when records are read for it.
+    reading_since: Option<MonotonicTime>,
     /// The last answer, for the description.
     answered: Answered,
     /// When records up to an offset were answered that no fetch has gone beyond yet.
@@ -75,6 +80,7 @@ pub(super) struct FollowerProgress {
 impl FollowerProgress {
     /// At the start of a leadership: nothing is acknowledged; a member of the in-sync set gets a grace period (S53).
     pub(super) fn at_leader_start(in_sync: bool, now: MonotonicTime) -> Self {
+        let in_sync = in_sync && !is_planted(PlantedFault::NoGraceAtLeaderStart);
         Self { last_caught_up: in_sync.then_some(now), ..Self::default() }
     }
 
@@ -123,6 +129,11 @@ impl FollowerProgress {
         self.diverging
     }
 
+    /// Whether it is known to be dead.
+    pub(super) const fn is_gone(&self) -> bool {
+        self.gone
+    }
+
     /// Whether a quota left records out of the last answer.
     pub(super) const fn is_throttled(&self) -> bool {
         self.answered.throttled
@@ -139,7 +150,8 @@ impl FollowerProgress {
     /// # Errors
     /// `StaleIncarnation` when it was replaced before.
     pub(super) fn admit(&mut self, incarnation: Incarnation) -> Result<(), ErrorCode> {
-        if self.incarnation == Some(incarnation) {
+        if self.incarnation == Some(incarnation) || is_planted(PlantedFault::OldIncarnationCounts) {
+            self.incarnation = Some(incarnation);
             return Ok(());
         }
         if self.retired.contains(&incarnation) || self.retired.len() >= MAX_RETIRED_INCARNATIONS {
@@ -187,6 +199,8 @@ impl FollowerProgress {
             self.last_way = now.since(since);
         }
         self.last_fetch = Some(now);
+        self.gone = false;
+        self.reading_since = None;
         self.refusal = None;
         self.diverging = false;
         while let Some((at, end)) = self.arrivals.front().copied()
@@ -203,10 +217,52 @@ impl FollowerProgress {
         debug_assert!(self.arrivals.iter().all(|(_, end)| *end > acknowledged), "passed arrivals are gone");
     }
 
-    /// A fetch was answered: for the description only. The oldest answer that is on its way is the one that is watched.
+    /// It is dead, as far as is known.
+    pub(super) fn on_gone(&mut self) {
+        let before = self.acknowledged;
+        self.gone = true;
+        self.reading_since = None;
+        debug_assert_eq!(self.acknowledged, before, "what it acknowledged it holds");
+        debug_assert!(self.reading_since.is_none(), "nobody reads for the dead");
+    }
+
+    /// Its session polled, and this partition had not changed: if it holds everything, it was caught up then (design.md 4).
+    pub(super) fn on_session_poll(&mut self, at: MonotonicTime, leader_end: Offset) {
+        if self.acknowledged.is_none_or(|held| held < leader_end) {
+            return;
+        }
+        self.last_fetch = self.last_fetch.max(Some(at));
+        self.last_caught_up = self.last_caught_up.max(Some(at));
+        debug_assert!(self.last_caught_up >= Some(at), "a poll at the end is being caught up");
+        debug_assert!(self.last_fetch >= Some(at), "and it is a fetch");
+    }
+
+    /// Records are read for it from now on.
+    pub(super) fn on_read_begins(&mut self, now: MonotonicTime) {
+        self.reading_since = self.reading_since.or(Some(now));
+        debug_assert!(self.reading_since.is_some_and(|since| since <= now), "it began by now");
+        debug_assert!(self.last_fetch.is_some(), "somebody asked for them");
+    }
+
+    /// `span` of time, until `now`, does not count against it: the leader was slow, not the follower.
+    pub(super) fn excuse(&mut self, span: Duration, now: MonotonicTime) {
+        let before = self.last_caught_up;
+        let later = |at: &mut MonotonicTime| *at = at.after(span).min(now).max(*at);
+        self.last_caught_up.as_mut().map(later);
+        self.arrivals.iter_mut().for_each(|(at, _)| later(at));
+        debug_assert!(self.last_caught_up >= before, "an excuse makes nobody late");
+        debug_assert!(self.arrivals.iter().is_sorted(), "arrivals stay in order");
+    }
+
+    /// A fetch was answered: for the description, and what the leader's reading took is excused. The oldest answer that is on its way is the one that is watched.
     pub(super) fn on_answered(&mut self, answered: Answered, now: MonotonicTime) {
+        if is_planted(PlantedFault::ParkedFetchCounts) {
+            self.acknowledged = self.acknowledged.max(answered.end);
+        }
         let before = self.acknowledged;
         self.answered = answered;
+        let slow = self.reading_since.take().map_or(answered.read, |since| now.since(since));
+        self.excuse(slow, now);
         if let Some(end) = answered.end {
             self.on_the_way.get_or_insert((now, end));
         }
@@ -223,10 +279,12 @@ impl FollowerProgress {
         debug_assert_eq!(self.acknowledged, before, "a refused fetch acknowledges nothing");
     }
 
-    /// S50: equal to the leader's log end, or caught up within `bound`.
+    /// S50: equal to the leader's log end, or caught up within `bound`, not counting a read for it that is under way. Such a
+    /// read excuses `bound` at most: its end may never be told, when the follower died meanwhile.
     pub(super) fn is_caught_up(&self, leader_end: Offset, now: MonotonicTime, bound: Duration) -> bool {
+        let reading = self.reading_since.map(|since| now.since(since).min(bound)).unwrap_or_default();
         self.acknowledged.is_some_and(|offset| offset >= leader_end)
-            || self.last_caught_up.is_some_and(|at| now.since(at) <= bound)
+            || self.last_caught_up.is_some_and(|at| now.since(at) <= bound.saturating_add(reading))
     }
 
     /// Whether it fetched within `bound`.

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use highwater_types::planted::{PlantedFault, is_planted};
 use highwater_types::{MonotonicTime, Offset};
 
 /// The value, and how much of it followers have been told.
@@ -37,6 +38,10 @@ impl HighWatermark {
         let before = self.value;
         let candidate = bounds.into_iter().reduce(|a, b| Some(a?.min(b?))).flatten();
         self.value = candidate.map_or(before, |c| c.max(before));
+        if is_planted(PlantedFault::HighWatermarkFalls) {
+            self.value = candidate.unwrap_or(before);
+            return self.value != before;
+        }
         debug_assert!(self.value >= before, "never falls on a leader (S59)");
         debug_assert!(self.propagated <= self.value, "followers are not told more than there is");
         self.value > before

@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use highwater_types::planted::{PlantedFault, is_planted};
 use highwater_types::{IsrMember, MonotonicTime, NodeId, PartitionEpoch};
 
 /// What became of a proposed change.
@@ -79,6 +80,16 @@ impl InSyncReplicas {
         self.committed.iter().chain(added).copied()
     }
 
+    /// Those who count for the high watermark: the maximal set.
+    pub(super) fn counted(&self) -> impl Iterator<Item = IsrMember> + '_ {
+        let late = is_planted(PlantedFault::ExpansionCountedLate);
+        let early = is_planted(PlantedFault::ShrinkCountedEarly);
+        self.maximal().filter(move |member| {
+            let is_proposed = self.pending.as_ref().is_none_or(|change| change.proposed.contains(member));
+            (!late || self.committed.contains(member)) && (!early || is_proposed)
+        })
+    }
+
     /// Whether this node is in the maximal set, with whatever incarnation.
     pub(super) fn maximal_has_node(&self, node: NodeId) -> bool {
         self.maximal().any(|m| m.node == node)
@@ -113,6 +124,9 @@ impl InSyncReplicas {
     /// A record of this leadership. Answers whether it was news; an old one changes nothing.
     pub(super) fn on_record(&mut self, isr: &[IsrMember], partition_epoch: PartitionEpoch) -> bool {
         if partition_epoch <= self.partition_epoch {
+            if is_planted(PlantedFault::UnknownDecidedByRead) {
+                self.pending.take_if(|change| matches!(change.answer, Answer::Retry(_)));
+            }
             return false;
         }
         isr.clone_into(&mut self.committed);

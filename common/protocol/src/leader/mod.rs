@@ -9,7 +9,7 @@
 //! - At most one change of the in-sync set is under way.
 //!
 //! Monotone: `log_end`, `flushed_end` (a leader does not truncate), `high_watermark`, each follower's acknowledged offset
-//! per incarnation, the partition epoch. Deliberately absent: shrinking by lag, election, liveness.
+//! per incarnation, the partition epoch. Deliberately absent: election, liveness.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -27,6 +27,7 @@ mod fetch;
 mod follower_progress;
 mod high_watermark;
 mod in_sync_replicas;
+mod isr_change;
 
 pub use description::FollowerRow;
 pub use follower_progress::Answered;
@@ -110,6 +111,8 @@ pub struct LeaderPartition {
     high_watermark: HighWatermark,
     isr: InSyncReplicas,
     followers: BTreeMap<NodeId, FollowerProgress>,
+    /// When lag was looked at last; absent while every member of the in-sync set holds everything.
+    lag_watched: Option<MonotonicTime>,
     is_over: bool,
     effects: VecDeque<LeaderEffect>,
 }
@@ -150,11 +153,13 @@ impl LeaderPartition {
             high_watermark: HighWatermark::new(high_watermark.clamp(log_start, log_end), propagation),
             isr: InSyncReplicas::new(record.isr, record.partition_epoch),
             followers: BTreeMap::new(),
+            lag_watched: None,
             is_over: false,
             effects: VecDeque::new(),
         };
         partition.reconcile_followers(now);
         partition.advance_high_watermark(now);
+        partition.maybe_change_isr(now);
         Ok(partition)
     }
 
@@ -229,7 +234,7 @@ impl LeaderPartition {
     /// When [`Self::on_tick`] has something to do next, if anything.
     #[must_use]
     pub fn next_deadline(&self) -> Option<MonotonicTime> {
-        let times = [self.high_watermark.next_news(), self.isr.retry_at()];
+        let times = [self.high_watermark.next_news(), self.isr.retry_at(), self.next_lag_watch()];
         if self.is_over { None } else { times.into_iter().flatten().min() }
     }
 
@@ -282,6 +287,7 @@ impl LeaderPartition {
         if self.config.durability == Durability::PageCache {
             self.advance_high_watermark(now);
         }
+        self.watch_lag(now);
         self.check_bounds();
     }
 
@@ -304,7 +310,12 @@ impl LeaderPartition {
 
     /// A record of this partition was seen, from the store's view or as written by this leader. Old ones change nothing.
     pub fn on_record(&mut self, record: &PartitionRecord, now: MonotonicTime) {
-        if self.is_over || record.partition_epoch <= self.isr.partition_epoch() {
+        if self.is_over {
+            return;
+        }
+        if record.partition_epoch <= self.isr.partition_epoch() {
+            let was_news = self.isr.on_record(&record.isr, record.partition_epoch);
+            debug_assert!(!was_news, "a read of an old record decides nothing");
             return;
         }
         if record.leader != Some(self.node) || record.leader_epoch != Some(self.epoch) {
@@ -320,7 +331,7 @@ impl LeaderPartition {
             self.effects.push_back(LeaderEffect::IsrChanged(self.isr.committed().to_vec()));
         }
         self.advance_high_watermark(now);
-        self.maybe_expand(now);
+        self.maybe_change_isr(now);
         debug_assert!(
             self.isr.committed().iter().any(|m| m.node == self.node),
             "the leader is in the set (LeaderInIsr)"
@@ -344,12 +355,13 @@ impl LeaderPartition {
         self.check_bounds();
     }
 
-    /// Time passed: tells followers of a high watermark, proposes a change of unknown outcome again.
+    /// Time passed: tells followers of a high watermark, takes out who lags, proposes a change of unknown outcome again.
     pub fn on_tick(&mut self, now: MonotonicTime) {
         if self.is_over {
             return;
         }
         self.tell_followers(now);
+        self.look_for_lag(now);
         if let Some(proposal) = self.isr.repropose(now) {
             self.effects.push_back(LeaderEffect::ProposeIsr(proposal));
         }

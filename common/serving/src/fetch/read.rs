@@ -100,6 +100,14 @@ impl Read {
     }
 
     async fn read(&self, partitions: Vec<PlannedPartition>, caps: Caps) -> Vec<PartitionResult> {
+        if let Some(follower) = caps.follower {
+            let now = self.clock.now();
+            for (replica, _) in
+                partitions.iter().filter(|p| has_records(p)).filter_map(|p| p.plan.as_ref().ok())
+            {
+                replica.on_reading(follower, now);
+            }
+        }
         // The semaphore is never closed; without a permit the read would only be less bounded.
         let turn = Arc::clone(&self.turns).acquire_owned().await.ok();
         let asked: Vec<_> = partitions.iter().map(|p| (p.topic.clone(), p.topic_id, p.partition)).collect();
