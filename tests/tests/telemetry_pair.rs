@@ -1,6 +1,6 @@
 //! What the programs tell a collector: a record's trace from its Produce to both followers, the lag of each, metrics.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use highwater_telemetry::names::{attribute, metric, span};
 use highwater_types::{Program, TraceContext};
@@ -10,6 +10,8 @@ use system_tests::traced_pair::{FAST, SLOW, TOPIC, TracedPair};
 use system_tests::wait;
 
 const METHOD: &str = "highwater.v1.LogService";
+
+type Attributes = BTreeMap<String, String>;
 
 /// What a `replicate` span must say.
 const LAG_ATTRIBUTES: [&str; 17] = [
@@ -73,53 +75,52 @@ async fn a_records_trace_leads_to_both_followers_and_the_slow_one_is_seen_by_its
     }
     assert_eq!(slow.attribute(attribute::LAG_CAUSE), "network");
 
-    let produce = of_trace(&collector, trace, "leader-svc", &format!("{METHOD}/Produce"));
-    assert_eq!(produce.len(), 1, "{produce:?}");
-    assert_eq!(produce[0].span.parent_span_id, trace.span_id().to_be_bytes(), "below the producer's span");
-    assert_eq!(produce[0].attribute(attribute::RPC_STATUS), "OK");
-    let append = of_trace(&collector, trace, "leader-svc", span::APPEND);
-    let commit = of_trace(&collector, trace, "leader-svc", span::HW_ADVANCE);
-    assert_eq!((append.len(), commit.len()), (1, 1));
-    assert_eq!(append[0].span.parent_span_id, produce[0].span.span_id);
+    let produce = one(&collector, trace, "leader-svc", &format!("{METHOD}/Produce")).await;
+    assert_eq!(produce.span.parent_span_id, trace.span_id().to_be_bytes(), "below the producer's span");
+    assert_eq!(produce.attribute(attribute::RPC_STATUS), "OK");
+    let append = one(&collector, trace, "leader-svc", span::APPEND).await;
+    let commit = one(&collector, trace, "leader-svc", span::HW_ADVANCE).await;
+    assert_eq!(append.span.parent_span_id, produce.span.span_id);
+    assert_eq!(commit.span.parent_span_id, produce.span.span_id);
     for lag in [&slow, &fast] {
-        assert_eq!(lag.span.parent_span_id, append[0].span.span_id, "below the leader's append");
-        let parts = [span::REPLICA_APPEND, span::REPLICA_FLUSH];
-        for part in parts {
+        assert_eq!(lag.span.parent_span_id, append.span.span_id, "below the leader's append");
+        for part in [span::REPLICA_APPEND, span::REPLICA_FLUSH] {
             let found = of_trace(&collector, trace, "follower-agent", part);
             assert!(found.iter().any(|part| part.span.parent_span_id == lag.span.span_id), "{part}");
         }
+        the_fetch_that_carried_it_is_linked(&collector, &append, lag).await;
     }
-    the_fetches_that_carried_it_are_linked(&collector, trace, &append[0]);
 }
 
-/// Each lag span links to the fetch that brought the records, whose server's span links to the append.
-fn the_fetches_that_carried_it_are_linked(
-    collector: &FakeCollector,
-    trace: TraceContext,
-    append: &TakenSpan,
-) {
+/// The only span of a trace by that name.
+async fn one(collector: &FakeCollector, trace: TraceContext, service: &str, name: &str) -> TakenSpan {
+    let find = async || of_trace(collector, trace, service, name).into_iter().next();
+    let found = wait::until(name, wait::SOON, find).await;
+    assert_eq!(of_trace(collector, trace, service, name).len(), 1, "{name}");
+    found
+}
+
+/// A lag span links to the fetch that brought the records, whose server's span links to the append.
+async fn the_fetch_that_carried_it_is_linked(collector: &FakeCollector, append: &TakenSpan, lag: &TakenSpan) {
     let fetch = format!("{METHOD}/Fetch");
-    let servers = collector.spans_of("leader-svc", &fetch);
-    let carried =
-        |taken: &&TakenSpan| taken.span.links.iter().any(|link| link.span_id == append.span.span_id);
-    let servers: Vec<_> = servers.iter().filter(carried).collect();
-    assert_eq!(servers.len(), 2, "one per follower");
-    let clients = collector.spans_of("follower-agent", &fetch);
-    let parks = collector.spans_of("leader-svc", span::PARK);
-    for server in servers {
-        assert_eq!(server.attribute(attribute::WAIT_OUTCOME), "min_bytes");
-        let parent = &server.span.parent_span_id;
-        let client = clients.iter().find(|client| &client.span.span_id == parent).expect("the call's span");
-        assert_eq!(client.trace_id(), server.trace_id());
-        assert_eq!(client.attribute(attribute::RPC_SYSTEM), "grpc");
-        assert!(!client.attribute(attribute::SERVER_PORT).is_empty());
-        let park = parks.iter().find(|park| park.span.parent_span_id == server.span.span_id);
-        assert_eq!(park.expect("it was parked").attribute(attribute::WAIT_OUTCOME), "min_bytes");
-        let lags = of_trace(collector, trace, "follower-agent", span::REPLICATE);
-        let is_linked =
-            |lag: &TakenSpan| lag.span.links.iter().any(|link| link.span_id == client.span.span_id);
-        assert!(lags.iter().any(is_linked), "the lag links to its fetch");
-    }
+    let links_to =
+        |from: &TakenSpan, to: &TakenSpan| from.span.links.iter().any(|link| link.span_id == to.span.span_id);
+    let find = async || {
+        let clients = collector.spans_of("follower-agent", &fetch);
+        let client = clients.into_iter().find(|client| links_to(lag, client))?;
+        let servers = collector.spans_of("leader-svc", &fetch);
+        let server = servers.into_iter().find(|server| server.span.parent_span_id == client.span.span_id)?;
+        let parks = collector.spans_of("leader-svc", span::PARK);
+        let park = parks.into_iter().find(|park| park.span.parent_span_id == server.span.span_id)?;
+        Some((client, server, park))
+    };
+    let (client, server, park) = wait::until("the fetch's spans", wait::SOON, find).await;
+    assert_eq!(client.trace_id(), server.trace_id());
+    assert_eq!(client.attribute(attribute::RPC_SYSTEM), "grpc");
+    assert!(!client.attribute(attribute::SERVER_PORT).is_empty());
+    assert!(links_to(&server, append), "to the records that it carried");
+    assert_eq!(server.attribute(attribute::WAIT_OUTCOME), "min_bytes");
+    assert_eq!(park.attribute(attribute::WAIT_OUTCOME), "min_bytes", "it was parked");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -135,9 +136,8 @@ async fn idle_polls_are_counted_and_have_no_spans_and_metrics_tell_how_replicati
     pair.produce(TraceContext::new(1, 1, true).unwrap()).await;
     let idle = |service: &str| {
         let values = collector.metric(service, metric::FETCHES);
-        let is_idle = |about: &std::collections::BTreeMap<String, String>| {
-            about.get(attribute::FETCH_OUTCOME).is_some_and(|outcome| outcome == "idle")
-        };
+        let is_idle =
+            |about: &Attributes| about.get(attribute::FETCH_OUTCOME).is_some_and(|outcome| outcome == "idle");
         values.iter().filter(|(_, about)| is_idle(about)).map(|(value, _)| *value).sum::<f64>()
     };
     let (agent_before, fetches_before) = (idle("follower-agent"), fetch_spans(&collector));
@@ -184,18 +184,19 @@ async fn a_dead_follower_is_told_of(collector: &FakeCollector, pair: &mut Traced
         })
     };
     wait::until("the dead follower's lag", wait::SOON, lag).await;
-    let causes: BTreeSet<_> = collector
-        .metric("leader-svc", metric::LAGGING)
-        .into_iter()
-        .filter_map(|(_, about)| about.get(attribute::LAG_CAUSE).cloned())
-        .collect();
-    assert!(!causes.is_empty(), "a cause is told");
-    let words: BTreeSet<_> = calls.rows(TOPIC).await[0]
-        .followers
-        .iter()
-        .map(|row| highwater_wire::lag::cause_name(row.cause()))
-        .collect();
-    assert!(causes.iter().all(|cause| words.contains(cause)), "{causes:?}, and in the description {words:?}");
+    let same_word = async || {
+        let rows = calls.rows(TOPIC).await;
+        let described = rows.first()?.followers.iter().find(|row| row.replica_id == Some(SLOW))?.cause();
+        let told = collector.metric("leader-svc", metric::LAGGING);
+        let is_it = |about: &Attributes| {
+            about.get(attribute::FOLLOWER_ID) == Some(&SLOW.to_string())
+                && about.get(attribute::TOPIC).is_some_and(|topic| topic == TOPIC)
+        };
+        let told = told.iter().find(|(_, about)| is_it(about))?.1.get(attribute::LAG_CAUSE)?.clone();
+        (told == highwater_wire::lag::cause_name(described)).then_some(told)
+    };
+    let cause = wait::until("the cause, in one word everywhere", wait::SOON, same_word).await;
+    assert_ne!(cause, "none");
 }
 
 fn fetch_spans(collector: &FakeCollector) -> usize {

@@ -118,7 +118,7 @@ pub(super) mod tests {
             lag_bytes: Some(56_789),
             lag_ms: Some(12),
             last_fetch_age_ms: Some(0),
-            cause: "acknowledgement".to_owned(),
+            cause: "follower-disk".to_owned(),
         }
     }
 
@@ -140,7 +140,7 @@ pub(super) mod tests {
         let unreachable = BTreeMap::from([(NodeId::new(7).unwrap(), ClientError::Closed)]);
         let expected = [
             "TOPIC   PARTITION  LEADER  REPLICA  STATE      LEO  ACKNOWLEDGED    HW    LAG  LAG BYTES  LAG TIME  LAST FETCH  CAUSE",
-            "orders          0       1        2  in-sync  10500         10000  9900  1,234    56.8 kB   12.0 ms        0 µs  acknowledgement",
+            "orders          0       1        2  in-sync  10500         10000  9900  1,234    56.8 kB   12.0 ms        0 µs  follower-disk",
             "orders          0       1        3  unknown      -             -     -      -          -         -           -  not-fetching",
             "orders          1       7        2  unknown      -             -     -      -          -         -           -  leader-unknown: dead",
             "orders          2    none        2  unknown      -             -     -      -          -         -           -  leader-unknown",

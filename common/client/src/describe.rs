@@ -46,7 +46,7 @@ pub struct ReplicaRow {
     pub lag_ms: Option<u64>,
     /// In milliseconds.
     pub last_fetch_age_ms: Option<u64>,
-    /// Why it lags: `none`, `not-fetching`, `catching-up`, `acknowledgement`.
+    /// Why it lags: a word of deploy/observability.md.
     pub cause: String,
 }
 
@@ -186,6 +186,8 @@ pub struct FollowedRow {
     pub high_watermark: Option<i64>,
     /// In records (offsets).
     pub lag_records: Option<u64>,
+    /// Why it lags, as far as the follower sees it: the word of [`ReplicaRow::cause`].
+    pub cause: String,
 }
 
 /// What an agent says about its loops.
@@ -249,7 +251,9 @@ pub(crate) fn fetchers(answer: v1::DescribeFetchersResponse) -> Fetchers {
 }
 
 fn followed_row(followed: v1::FollowedPartition) -> FollowedRow {
+    let cause = name(followed.cause().as_str_name(), "LAG_CAUSE_");
     FollowedRow {
+        cause,
         partition: followed.partition.unwrap_or(-1),
         state: name(followed.state().as_str_name(), "FETCH_STATE_"),
         topic: followed.topic,
