@@ -48,6 +48,7 @@ fn environment(set: &Value, container: &Value) -> BTreeMap<String, String> {
             Some("metadata.name") => format!("{}-{ordinal}", text(&set["metadata"]["name"])),
             Some("metadata.namespace") => text(&set["metadata"]["namespace"]),
             Some("metadata.labels['apps.kubernetes.io/pod-index']") => ordinal.clone(),
+            Some("spec.nodeName") => "node1".to_owned(),
             Some(other) => panic!("a field that no pod is known to have: {other}"),
             None => expanded(&text(&variable["value"]), &environment),
         };
