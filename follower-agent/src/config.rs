@@ -6,6 +6,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use highwater_node::config::{ByteSize, CommonSettings, IO_THREADS_MAX, RECOVERY_THREADS_MAX};
+use highwater_types::{ByteRate, ThrottledReplicas};
 
 highwater_node::settings! {
     /// follower-agent's own settings.
@@ -56,6 +57,12 @@ highwater_node::settings! {
         consumer_fetch_max_bytes: ByteSize = "fetch.max.bytes", default "55MiB", in ByteSize(1024)..=ByteSize(1 << 30);
         /// How many answers to consumers are read from disks at the same time.
         io_threads: NonZeroU32 = "num.io.threads", default "8", in NonZeroU32::MIN..=IO_THREADS_MAX;
+        /// How much this node fetches while it is catching up, as a number with a unit per second (8MB/s). Absent: as much as there is.
+        throttled_rate: Option<ByteRate> = "follower.replication.throttled.rate", optional;
+        /// The replicas that this counts: * for all, or TOPIC and TOPIC:PARTITION, separated by commas.
+        throttled_replicas: ThrottledReplicas = "follower.replication.throttled.replicas", default "*";
+        /// How many bytes of records may be in flight, in answers to consumers; what is above is refused for now.
+        in_flight_max: ByteSize = "in.flight.max.bytes", default "256MiB", in ByteSize(1 << 20)..=ByteSize(1 << 40);
     }
 }
 

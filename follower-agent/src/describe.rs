@@ -9,7 +9,7 @@ use std::sync::Arc;
 use highwater_coordination::ClusterView;
 use highwater_proto::v1;
 use highwater_protocol::follower::{FollowerPartition, PartitionFetchState};
-use highwater_protocol::lag_cause::{LagCause, LagFacts};
+use highwater_protocol::lag_cause::{Delays, LagCause, LagFacts};
 use highwater_serving::{HostedReplica as _, Hosting, PartitionHost as _, Registry};
 use highwater_types::{MonotonicTime, TopicIdPartition};
 use highwater_wire::lag::encode_lag_cause;
@@ -33,7 +33,8 @@ pub(crate) fn describe(
         let mut rows = Vec::with_capacity(partitions.len());
         for partition in partitions {
             shown.insert(partition.replica().id());
-            let row = row(&partition, now, waits.map(|at| (at, report.trouble.last_error.as_str())));
+            let held = fetchers.is_some_and(|fetchers| fetchers.holds_back(partition.replica().id()));
+            let row = row(&partition, now, waits.map(|at| (at, report.trouble.last_error.as_str())), held);
             if row.state() == v1::FetchState::Failed { unassigned.push(row) } else { rows.push(row) }
         }
         rows.sort_by(by_name);
@@ -63,11 +64,12 @@ fn fetcher(report: LoopReport, partitions: Vec<v1::FollowedPartition>) -> v1::Fe
     }
 }
 
-/// A partition at `now`; `waits` is until when its loop waits, and why.
+/// A partition at `now`; `waits` is until when its loop waits, and why, `held` whether the throttle holds it back.
 fn row(
     partition: &FollowedPartition,
     now: MonotonicTime,
     waits: Option<(MonotonicTime, &str)>,
+    held: bool,
 ) -> v1::FollowedPartition {
     let replica = partition.replica();
     let last_epoch = replica.facts().epochs.latest().map(|entry| entry.epoch.get());
@@ -102,18 +104,19 @@ fn row(
         log_end_offset: Some(core.log_end().get()),
         high_watermark: Some(core.high_watermark().get()),
         lag_records: core.lag(),
-        cause: encode_lag_cause(cause(core, state)).into(),
+        cause: encode_lag_cause(cause(core, state, partition.last_delays()).if_throttled(held)).into(),
     })
 }
 
 /// Why it lags. While it does not fetch, what the leader has more by now is not known.
-fn cause(core: &FollowerPartition, state: v1::FetchState) -> LagCause {
+fn cause(core: &FollowerPartition, state: v1::FetchState, delays: Option<Delays>) -> LagCause {
     let backing_off = matches!(state, v1::FetchState::Delayed | v1::FetchState::Failed);
     LagFacts {
         lag_records: core.lag().filter(|_| !backing_off),
         backing_off,
         truncating: state == v1::FetchState::Truncating,
         awaits_disk: core.fetch_offset() > core.acknowledged(),
+        delays,
         ..LagFacts::default()
     }
     .cause()
@@ -128,7 +131,7 @@ fn without_loop(
 ) -> Option<v1::FollowedPartition> {
     let (state, cause, why) = match registry.get(id)? {
         Hosting::Online(partition) => {
-            let row = row(&partition, now, None);
+            let row = row(&partition, now, None, false);
             let reason = if row.reason.is_empty() {
                 "its leader's address is not known".to_owned()
             } else {

@@ -14,7 +14,9 @@ use highwater_client::transport::{TransportOptions, connect_lazy};
 use highwater_proto::v1::log_service_client::LogServiceClient;
 use highwater_protocol::fetch::{FetchRequest, FetchResponse, TopicRef};
 use highwater_protocol::follower::LeaderOffsets;
-use highwater_types::{Endpoint, ErrorCode, LeaderEpoch, NodeId, Offset, Program, TopicIdPartition};
+use highwater_types::{
+    Endpoint, ErrorCode, LeaderEpoch, NodeId, Offset, Program, TopicIdPartition, TraceContext,
+};
 use highwater_wire::failure::{classify, is_too_large};
 use highwater_wire::fetch::{decode_response, encode_request};
 use highwater_wire::limits;
@@ -22,7 +24,7 @@ use highwater_wire::offsets::{
     FoundOffset, OffsetQuery, OffsetsRequest, PartitionAnswer, PartitionQuery, decode_list_response,
     encode_list_request,
 };
-use highwater_wire::{Caller, DecodeError, Failure, FailureKind, Reached};
+use highwater_wire::{Caller, DecodeError, Failure, FailureKind, Reached, trace};
 use parking_lot::Mutex;
 use tonic::Request;
 use tonic::transport::Channel;
@@ -38,11 +40,13 @@ pub enum FetchFailure {
 
 /// What a leader can be asked. The futures can be dropped at any time.
 pub trait LeaderEndPoint: fmt::Debug + Send + Sync + 'static {
-    /// One Fetch. `largest_batch` is the size, in bytes, of the largest batch that may come.
+    /// One Fetch. `largest_batch` is the size, in bytes, of the largest batch that may come; `call` is the span of the call,
+    /// where it is traced.
     fn fetch(
         &self,
         request: FetchRequest,
         largest_batch: u32,
+        call: Option<TraceContext>,
     ) -> BoxFuture<'static, Result<FetchResponse, FetchFailure>>;
 
     /// Log start and log end of a partition, asked under a leader epoch (S35, design.md 3). An error is what the leader
@@ -106,10 +110,14 @@ impl LeaderEndPoint for GrpcLeader {
         &self,
         request: FetchRequest,
         largest_batch: u32,
+        call: Option<TraceContext>,
     ) -> BoxFuture<'static, Result<FetchResponse, FetchFailure>> {
         let limit = limits::fetch_response(request.max_bytes, largest_batch, request.partitions.len());
         let client = self.client().map(|client| client.max_decoding_message_size(limit));
-        let request = self.request(encode_request(request));
+        let mut request = self.request(encode_request(request));
+        if let Some(call) = call {
+            trace::inject(call, request.metadata_mut());
+        }
         async move {
             let answer = client.map_err(FetchFailure::Call)?.fetch(request).await;
             match answer {

@@ -112,22 +112,22 @@ fn partition() -> TopicIdPartition {
 #[tokio::test]
 async fn a_first_batch_of_the_largest_size_fits_beside_everything_else() {
     let (leader, _stop) = leader(Some((8 << 20) + (1 << 20))).await;
-    let answer = leader.fetch(request(), 8 << 20).await.unwrap();
+    let answer = leader.fetch(request(), 8 << 20, None).await.unwrap();
     assert_eq!(answer.partitions[0].outcome.as_ref().unwrap().records.len(), 9 << 20);
 }
 
 #[tokio::test]
 async fn an_answer_above_the_limit_is_told_apart_from_a_failed_call() {
     let (leader, _stop) = leader(Some(3 << 20)).await;
-    let failure = leader.fetch(request(), 1 << 20).await.unwrap_err();
+    let failure = leader.fetch(request(), 1 << 20, None).await.unwrap_err();
     assert!(matches!(&failure, FetchFailure::TooLarge(text) if text.contains("limit")), "{failure:?}");
-    assert!(leader.fetch(request(), 4 << 20).await.is_ok(), "the connection is good");
+    assert!(leader.fetch(request(), 4 << 20, None).await.is_ok(), "the connection is good");
 }
 
 #[tokio::test]
 async fn a_leader_that_does_not_answer_ends_by_the_deadline() {
     let (leader, _stop) = leader(None).await;
-    let FetchFailure::Call(failure) = leader.fetch(request(), 0).await.unwrap_err() else { panic!() };
+    let FetchFailure::Call(failure) = leader.fetch(request(), 0, None).await.unwrap_err() else { panic!() };
     assert_eq!((failure.kind, failure.reached), (FailureKind::Deadline, Reached::Unknown));
 }
 
@@ -135,7 +135,7 @@ async fn a_leader_that_does_not_answer_ends_by_the_deadline() {
 async fn a_port_where_nobody_listens_refuses() {
     let address = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap().address();
     let leader = GrpcLeader::new(address.into(), options());
-    let FetchFailure::Call(failure) = leader.fetch(request(), 0).await.unwrap_err() else { panic!() };
+    let FetchFailure::Call(failure) = leader.fetch(request(), 0, None).await.unwrap_err() else { panic!() };
     assert_eq!(failure.reached, Reached::Refused, "{failure}");
     assert_eq!(leader.range(partition(), LeaderEpoch::FIRST).await, Err(ErrorCode::LeaderNotAvailable));
 }

@@ -25,6 +25,7 @@ pub mod config;
 mod describe;
 mod fetcher;
 mod housekeeping;
+mod observe;
 pub mod leader_endpoint;
 mod partition;
 mod repair;

@@ -126,7 +126,7 @@ impl<C: Connector> Repair<C> {
             partitions: vec![partition],
             forgotten: Vec::new(),
         };
-        let answer = leader.fetch(request, self.batch_max_bytes).await.map_err(|failure| match failure {
+        let answer = leader.fetch(request, self.batch_max_bytes, None).await.map_err(|failure| match failure {
             FetchFailure::TooLarge(why) => why,
             FetchFailure::Call(failure) => failure.to_string(),
         })?;

@@ -11,12 +11,15 @@ use highwater_proto::v1;
 use highwater_proto::v1::cluster_service_server::ClusterService;
 use highwater_proto::v1::log_service_server::LogService;
 use highwater_proto::v1::replication_service_server::ReplicationService;
+use highwater_serving::admission::Admit;
 use highwater_serving::describe::ClusterDescriber;
 use highwater_serving::fetch::{Fetch, LongPoll, Read};
+use highwater_serving::observe::{CallSpan, FetchAsked, FetchObserver};
 use highwater_serving::offsets::{list_offsets, offsets_for_leader_epoch};
 use highwater_serving::read_records::read_records;
 use highwater_serving::registry::{leader_hint, resolve_partition, resolve_topic};
 use highwater_serving::{PartitionHost, Registry};
+use highwater_telemetry::Telemetry;
 use highwater_types::{ErrorCode, LeaderEpoch, LeaderHint, PartitionIndex, Program, ReplicationError};
 use highwater_wire::fetch::TopicRef;
 use highwater_wire::{Caller, admin, offsets, produce, status};
@@ -34,10 +37,11 @@ type Answer<T> = Result<Response<T>, Status>;
 pub(crate) struct Api {
     pub(crate) clocks: Clocks,
     pub(crate) host: Arc<Registry<FollowedPartition>>,
-    pub(crate) fetches: LongPoll<Read>,
+    pub(crate) fetches: LongPoll<Admit<Read>>,
     pub(crate) describer: ClusterDescriber,
     /// Set once the node has joined its cluster.
     pub(crate) fetchers: Arc<OnceLock<Arc<Fetchers>>>,
+    pub(crate) telemetry: Telemetry,
 }
 
 fn caller_of<T>(request: &Request<T>) -> Result<Caller, Status> {
@@ -74,16 +78,24 @@ fn leader_svc_needed(view: &ClusterView) -> Status {
 impl LogService for Api {
     async fn fetch(&self, request: Request<v1::FetchRequest>) -> Answer<v1::FetchResponse> {
         let received = self.clocks.monotonic.now();
-        let (caller, deadline) = (caller_of(&request)?, deadline_of(&request));
+        let (caller, deadline, call) = (caller_of(&request)?, deadline_of(&request), CallSpan::of(&request));
         let request = highwater_wire::fetch::decode_request(&caller, request.into_inner())?;
         if let (Some(asked), Some(own)) = (&request.cluster, self.host.view().cluster_id())
             && asked != own
         {
             return Err(status::wrong_cluster(asked, own));
         }
+        let asked = FetchAsked::by(&request);
         let fetch = Fetch::new(request, received, deadline);
-        let Ok(fetched) = self.fetches.clone().oneshot(fetch).await;
-        Ok(Response::new(highwater_wire::fetch::encode_response(fetched.response)))
+        let fetched = self.fetches.clone().oneshot(fetch).await?;
+        let observer = FetchObserver::new(self.telemetry.clone(), self.clocks.monotonic);
+        let notes = observer.answered(call, asked, &fetched);
+        let mut response = Response::new(highwater_wire::fetch::encode_response(fetched.response));
+        response.extensions_mut().insert(notes);
+        if let Some(permit) = fetched.admitted {
+            response.extensions_mut().insert(permit);
+        }
+        Ok(response)
     }
 
     async fn produce(&self, request: Request<v1::ProduceRequest>) -> Answer<v1::ProduceResponse> {

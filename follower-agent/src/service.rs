@@ -5,6 +5,7 @@
 //! calls end at once, appends that were accepted finish, then every log is flushed, marked clean and closed, all within the
 //! process's bound.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
@@ -14,33 +15,40 @@ use highwater_client::transport::TransportOptions;
 use highwater_client::{Backoff, ClientError, LeaderView, LeaderViewConfig};
 use highwater_coordination::{
     Coordination, CoordinationError, FileCoordination, FileOptions, Membership, RotationError,
-    register_endpoint,
+    open_etcd, register_endpoint,
 };
-use highwater_node::Clocks;
 use highwater_node::config::{CommonSettings, CoordinationTarget, advertised_endpoint};
 use highwater_node::grpc::{GrpcServer, Health, Listener, ServeError};
+use highwater_node::{Clocks, MonotonicClock};
 use highwater_proto::v1::cluster_service_server::ClusterServiceServer;
 use highwater_proto::v1::log_service_server::LogServiceServer;
 use highwater_proto::v1::replication_service_server::ReplicationServiceServer;
 use highwater_protocol::follower::BackoffConfig;
+use highwater_serving::admission::{AdmitLayer, AdmitRequests};
 use highwater_serving::describe::ClusterDescriber;
 use highwater_serving::fetch::{LongPollLayer, Read, ReadBounds};
+use highwater_serving::observe::Observed;
+use highwater_serving::throttle::Limit;
 use highwater_serving::volume::VolumeError;
-use highwater_serving::{DataDir, FetchPurgatory, PartitionHost, Registry, Volume};
-use highwater_types::{Endpoint, Program};
+use highwater_serving::{
+    Admission, DataDir, FetchPurgatory, PartitionHost, Registry, ReplicationThrottle, ThrottleKeeper, Volume,
+};
+use highwater_telemetry::names::metric;
+use highwater_telemetry::{Exporter, ServiceIdentity, Telemetry};
+use highwater_types::{Endpoint, Program, ThrottleSide};
 use highwater_wire::status::DETAILS_DESCRIPTOR_SET;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
-use tower::Layer as _;
+use tower::ServiceBuilder;
 
 use crate::config::AgentSettings;
-use crate::fetcher::FetchSettings;
+use crate::fetcher::{FetchSettings, Gate};
 use crate::leader_endpoint::CallOptions;
 use crate::partition::{FollowedPartition, PartitionContext};
 use crate::repair::Repair;
 use crate::replica_manager::{ReplicaManager, Shared};
 use crate::server::Api;
-use crate::{Fetchers, housekeeping};
+use crate::{Fetchers, housekeeping, observe};
 
 /// The longest wait that a consumer's fetch gets, whatever it asks for.
 const MAX_CONSUMER_WAIT: Duration = Duration::from_secs(60);
@@ -76,6 +84,9 @@ pub enum AgentError {
     /// The server cannot start, or failed.
     #[error(transparent)]
     Serve(#[from] ServeError),
+    /// What sends telemetry cannot start.
+    #[error("send telemetry: {0}")]
+    Telemetry(io::Error),
 }
 
 /// The program, ready to serve.
@@ -84,6 +95,7 @@ pub struct Agent {
     server: GrpcServer,
     listener: Listener,
     parts: Parts,
+    exporter: Exporter,
 }
 
 /// Makes sure of the data directory, takes the port, and puts the services together. Nothing is served yet, and no leader has
@@ -98,9 +110,17 @@ pub async fn build(config: Config) -> Result<Agent, AgentError> {
     let coordination = open_store(&config).await?;
     let listener = Listener::bind(config.own.listen).await?;
     let endpoint = advertised_endpoint(common.advertise.as_ref(), listener.address());
-    let parts = Parts::new(config, directory, coordination, endpoint);
+    let who = ServiceIdentity {
+        program: "follower-agent",
+        version: env!("CARGO_PKG_VERSION"),
+        node: common.node_id,
+        address: endpoint.to_string(),
+    };
+    let (telemetry, exporter) = Telemetry::start(&common.otlp(), &who).map_err(AgentError::Telemetry)?;
+    let parts = Parts::new(config, directory, coordination, endpoint, telemetry);
     let server = parts.server().await?;
-    Ok(Agent { server, listener, parts })
+    parts.show_gauges();
+    Ok(Agent { server, listener, parts, exporter })
 }
 
 async fn open_store(config: &Config) -> Result<Arc<dyn Coordination>, AgentError> {
@@ -130,6 +150,11 @@ fn transport(own: &AgentSettings) -> TransportOptions {
     }
 }
 
+fn throttle(own: &AgentSettings, clock: MonotonicClock) -> ReplicationThrottle {
+    let own = own.throttled_rate.map(|rate| Limit { rate, replicas: own.throttled_replicas.clone() });
+    ReplicationThrottle::new(ThrottleSide::Follower, own, clock)
+}
+
 /// HTTP/2 allows no larger window.
 const WINDOW_MAX: u32 = (1 << 31) - 1;
 
@@ -149,6 +174,11 @@ struct Parts {
     membership: Arc<Membership>,
     registry: Arc<Registry<FollowedPartition>>,
     purgatory: Arc<FetchPurgatory>,
+    telemetry: Telemetry,
+    /// Of what this node fetches while it is catching up.
+    throttle: Arc<ReplicationThrottle>,
+    /// Of answers to consumers.
+    admission: Arc<Admission>,
     /// Set once the node has joined its cluster.
     fetchers: Arc<OnceLock<Arc<Fetchers>>>,
     /// Ends parked calls, and all fetching.
@@ -163,6 +193,7 @@ impl Parts {
         directory: DataDir,
         coordination: Arc<dyn Coordination>,
         endpoint: Endpoint,
+        telemetry: Telemetry,
     ) -> Self {
         let (node, clocks) = (config.common.node_id, Clocks::system());
         let membership = Membership::new(
@@ -174,6 +205,9 @@ impl Parts {
         Self {
             registry: Arc::new(Registry::new(node, Program::FollowerAgent, coordination.view())),
             purgatory: Arc::new(FetchPurgatory::new(clocks.monotonic)),
+            telemetry,
+            throttle: Arc::new(throttle(&config.own, clocks.monotonic)),
+            admission: Arc::new(Admission::new(config.own.in_flight_max.0, 0)),
             membership: Arc::new(membership),
             fetchers: Arc::default(),
             draining: CancellationToken::new(),
@@ -186,15 +220,32 @@ impl Parts {
         }
     }
 
+    /// Has the gauges show what there is whenever metrics are sent.
+    fn show_gauges(&self) {
+        let Some(meters) = self.telemetry.meters() else { return };
+        let (registry, fetchers) = (Arc::clone(&self.registry), Arc::clone(&self.fetchers));
+        let (purgatory, clock) = (Arc::clone(&self.purgatory), self.clocks.monotonic);
+        meters.observe(move |seen| {
+            observe::observe(seen, &registry, fetchers.get().map(|fetchers| &**fetchers), clock.now());
+            seen.count(metric::PARKED, purgatory.parked() as u64, Vec::new());
+        });
+    }
+
+    /// A service whose calls have spans and durations.
+    fn observed<S>(&self, service: S) -> Observed<S> {
+        Observed::new(service, self.telemetry.clone(), self.clocks.monotonic)
+    }
+
     async fn server(&self) -> Result<GrpcServer, ServeError> {
         let api = self.api();
+        let log = AdmitRequests::new(LogServiceServer::new(api.clone()), Arc::clone(&self.admission));
         let server = GrpcServer::new(&[highwater_proto::FILE_DESCRIPTOR_SET, DETAILS_DESCRIPTOR_SET]).await?;
         Ok(server
-            .add_service(LogServiceServer::new(api.clone()))
+            .add_service(self.observed(log))
             .await
-            .add_service(ClusterServiceServer::new(api.clone()))
+            .add_service(self.observed(ClusterServiceServer::new(api.clone())))
             .await
-            .add_service(ReplicationServiceServer::new(api))
+            .add_service(self.observed(ReplicationServiceServer::new(api)))
             .await)
     }
 
@@ -206,11 +257,13 @@ impl Parts {
         };
         let host: Arc<dyn PartitionHost> = Arc::clone(&self.registry) as _;
         let clock = self.clocks.monotonic;
-        let long_poll = LongPollLayer::new(host, Arc::clone(&self.purgatory), clock, MAX_CONSUMER_WAIT);
         Api {
             clocks: self.clocks.clone(),
             host: Arc::clone(&self.registry),
-            fetches: long_poll.layer(Read::new(clock, bounds)),
+            fetches: ServiceBuilder::new()
+                .layer(LongPollLayer::new(host, Arc::clone(&self.purgatory), clock, MAX_CONSUMER_WAIT))
+                .layer(AdmitLayer::new(Arc::clone(&self.admission), bounds.answer_bytes))
+                .service(Read::new(clock, bounds)),
             describer: ClusterDescriber::new(
                 self.registry.node(),
                 Program::FollowerAgent,
@@ -220,6 +273,7 @@ impl Parts {
                 self.draining.clone(),
             ),
             fetchers: Arc::clone(&self.fetchers),
+            telemetry: self.telemetry.clone(),
         }
     }
 }
@@ -236,7 +290,7 @@ impl Agent {
     /// # Errors
     /// [`AgentError::Serve`] when the transport failed, [`AgentError::Volume`] when the data directory is not this node's.
     pub async fn run(self, stop: CancellationToken) -> Result<(), AgentError> {
-        let Self { server, listener, parts } = self;
+        let Self { server, listener, parts, exporter } = self;
         tracing::info!(address = %listener.address(), "listening");
         let health = server.health();
         // Either half ends the other: a program that cannot serve, or cannot follow, is of no use.
@@ -258,6 +312,7 @@ impl Agent {
             parts.draining.cancel();
         };
         let (served, followed, ()) = tokio::join!(serving, following, draining);
+        exporter.finish().await;
         tracing::info!("stopped");
         followed.and(served)
     }
@@ -281,6 +336,12 @@ impl Parts {
             self.config.own.checkpoint_interval,
             self.closing.clone(),
         );
+        let throttles = ThrottleKeeper::new(
+            self.config.common.node_id,
+            Arc::clone(&self.throttle),
+            Arc::clone(&self.coordination),
+            self.clocks.monotonic,
+        );
         let fetching = async {
             stop.cancelled().await;
             fetchers.shut_down().await;
@@ -290,6 +351,7 @@ impl Parts {
             checkpoints,
             fetching,
             repair.run(stop.clone()),
+            throttles.run(self.closing.clone()),
             self.keep_alive(),
         );
         Ok(())
@@ -337,6 +399,8 @@ impl Parts {
             response_max_bytes: own.response_max_bytes.as_u32(),
             batch_max_bytes: own.batch_max_bytes.as_u32(),
             backoff: backoff(own),
+            gate: Gate::new(self.config.common.node_id, Arc::clone(&self.throttle)),
+            telemetry: self.telemetry.clone(),
         };
         Fetchers::new(settings, own.num_replica_fetchers, self.clocks.monotonic, self.calls())
     }
@@ -369,6 +433,8 @@ impl Parts {
             purgatory: Arc::clone(&self.purgatory),
             queued_bytes_max: own.queued_bytes_max.0,
             queued_bytes: AtomicU64::new(0),
+            node: self.config.common.node_id,
+            telemetry: self.telemetry.clone(),
         };
         Shared {
             node: self.config.common.node_id,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use highwater_node::config::{
     ByteSize, CommonSettings, CoordinationTarget, IO_THREADS_MAX, RECOVERY_THREADS_MAX,
 };
+use highwater_types::{ByteRate, ThrottledReplicas};
 
 highwater_node::settings! {
     /// leader-svc's own settings.
@@ -36,6 +37,14 @@ highwater_node::settings! {
         queued_appends: NonZeroU32 = "queued.max.requests", default "500", in NonZeroU32::MIN..=QUEUED_APPENDS_MAX;
         /// How long a replica waits for each one before it in the list of replicas before it takes a first leadership, in milliseconds.
         leadership_stagger: Duration = "leader.stagger.ms", default "500ms", in Duration::ZERO..=Duration::from_secs(60);
+        /// How much this node sends to followers that are catching up, as a number with a unit per second (8MB/s). Absent: as much as they take.
+        throttled_rate: Option<ByteRate> = "leader.replication.throttled.rate", optional;
+        /// The replicas that this counts: * for all, or TOPIC and TOPIC:PARTITION, separated by commas.
+        throttled_replicas: ThrottledReplicas = "leader.replication.throttled.replicas", default "*";
+        /// How many bytes of records may be in flight, in requests to append and in answers; what is above is refused for now.
+        in_flight_max: ByteSize = "in.flight.max.bytes", default "256MiB", in ByteSize(1 << 20)..=ByteSize(1 << 40);
+        /// How many of these are kept for answers to followers.
+        in_flight_reserve: ByteSize = "in.flight.replication.reserve.bytes", default "64MiB", in ByteSize(0)..=ByteSize(1 << 40);
     }
 }
 
@@ -45,7 +54,13 @@ const QUEUED_APPENDS_MAX: NonZeroU32 = NonZeroU32::new(100_000).unwrap();
 ///
 /// # Errors
 /// What is wrong, with the settings' names.
-pub fn check(common: &CommonSettings, _: &LeaderSettings) -> Result<(), String> {
+pub fn check(common: &CommonSettings, own: &LeaderSettings) -> Result<(), String> {
+    if own.in_flight_reserve >= own.in_flight_max {
+        return Err(format!(
+            "in.flight.replication.reserve.bytes ({:?}) must be below in.flight.max.bytes ({:?}): clients need some, too",
+            own.in_flight_reserve, own.in_flight_max
+        ));
+    }
     match common.coordination {
         CoordinationTarget::File(_) => Ok(()),
         CoordinationTarget::Leader(_) => Err(

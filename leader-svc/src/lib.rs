@@ -17,12 +17,14 @@
 //! Produce calls that wait for it (`partition/commit.rs`) and wakes fetches that wait for records.
 //!
 //! Beside that path: `produce` (checks batches, then `partition/append_queue.rs`), `replica_manager` (which partitions
-//! are led), `admin` (topics, agents, descriptions), `housekeeping` (checkpoints, retention).
+//! are led), `admin` (topics, agents, descriptions), `housekeeping` (checkpoints, retention),
+//! `observe` (spans and metrics).
 
 mod admin;
 pub mod config;
 mod fetch;
 mod housekeeping;
+mod observe;
 mod partition;
 mod produce;
 mod replica_manager;

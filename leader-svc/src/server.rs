@@ -11,14 +11,17 @@ use highwater_node::grpc::Deadline;
 use highwater_proto::v1;
 use highwater_proto::v1::log_service_server::LogService;
 use highwater_serving::fetch::Fetch;
+use highwater_serving::observe::{CallSpan, FetchAsked, FetchObserver};
 use highwater_serving::offsets::{list_offsets, offsets_for_leader_epoch};
 use highwater_serving::{PartitionHost, Registry};
+use highwater_telemetry::Telemetry;
 use highwater_types::ClusterId;
 use highwater_wire::{Caller, offsets, produce, status};
 use tonic::{Request, Response, Status};
 use tower::ServiceExt as _;
 
 use crate::fetch::{FetchStack, respond};
+use crate::observe::produced;
 use crate::partition::LedPartition;
 use crate::produce::Appender;
 
@@ -50,26 +53,39 @@ pub(crate) struct LogApi {
     pub(crate) host: Arc<Registry<LedPartition>>,
     pub(crate) fetches: FetchStack,
     pub(crate) appender: Appender,
+    pub(crate) telemetry: Telemetry,
 }
 
 #[tonic::async_trait]
 impl LogService for LogApi {
     async fn fetch(&self, request: Request<v1::FetchRequest>) -> Answer<v1::FetchResponse> {
         let received = self.clocks.monotonic.now();
-        let (caller, deadline) = (caller_of(&request)?, deadline_of(&request));
+        let (caller, deadline, call) = (caller_of(&request)?, deadline_of(&request), CallSpan::of(&request));
         let request = highwater_wire::fetch::decode_request(&caller, request.into_inner())?;
         check_cluster(request.cluster.as_ref(), &self.cluster_id)?;
+        let (asked, observer) =
+            (FetchAsked::by(&request), FetchObserver::new(self.telemetry.clone(), self.clocks.monotonic));
         let fetch = Fetch::new(request, received, deadline);
-        let fetched = self.fetches.clone().oneshot(fetch).await.map_err(|e| status::from_error(&e))?;
-        Ok(Response::new(respond(fetched)))
+        let mut fetched = self.fetches.clone().oneshot(fetch).await?;
+        let admitted = fetched.admitted.take();
+        let notes = observer.answered(call, asked, &fetched);
+        let mut response = Response::new(respond(fetched));
+        response.extensions_mut().insert(notes);
+        if let Some(permit) = admitted {
+            response.extensions_mut().insert(permit);
+        }
+        Ok(response)
     }
 
     async fn produce(&self, request: Request<v1::ProduceRequest>) -> Answer<v1::ProduceResponse> {
-        let deadline = deadline_of(&request);
+        let (deadline, call) = (deadline_of(&request), CallSpan::of(&request));
         let request = produce::decode_request(request.into_inner())?;
         check_cluster(request.cluster.as_ref(), &self.cluster_id)?;
-        let results = self.appender.produce(request, deadline).await;
-        Ok(Response::new(produce::encode_response(results, None)))
+        let results = self.appender.produce(request, deadline, call).await;
+        let notes = produced(&self.telemetry, &results);
+        let mut response = Response::new(produce::encode_response(results, None));
+        response.extensions_mut().insert(notes);
+        Ok(response)
     }
 
     async fn list_offsets(

@@ -4,24 +4,32 @@
 //! any follower. At a stop health says NOT_SERVING and parked calls end at once, appends that were accepted finish, then
 //! every log is flushed, marked clean and closed, all within the process's bound.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_coordination::{
-    Coordination, CoordinationError, FileCoordination, FileOptions, Membership, register_endpoint,
+    Coordination, CoordinationError, FileCoordination, FileOptions, Membership, open_etcd, register_endpoint,
 };
-use highwater_node::Clocks;
 use highwater_node::config::{CommonSettings, CoordinationTarget, advertised_endpoint};
 use highwater_node::grpc::{GrpcServer, Listener, ServeError};
+use highwater_node::{Clocks, MonotonicClock};
 use highwater_proto::v1::cluster_service_server::ClusterServiceServer;
 use highwater_proto::v1::log_service_server::LogServiceServer;
 use highwater_proto::v1::replication_service_server::ReplicationServiceServer;
+use highwater_serving::admission::AdmitRequests;
 use highwater_serving::describe::ClusterDescriber;
 use highwater_serving::fetch::ReadBounds;
+use highwater_serving::observe::Observed;
+use highwater_serving::throttle::Limit;
 use highwater_serving::volume::VolumeError;
-use highwater_serving::{DataDir, FetchPurgatory, PartitionHost, Registry, Volume};
-use highwater_types::Program;
+use highwater_serving::{
+    Admission, DataDir, FetchPurgatory, PartitionHost as _, Registry, ReplicationThrottle, ThrottleKeeper,
+    Volume,
+};
+use highwater_telemetry::{Exporter, ServiceIdentity, Telemetry};
+use highwater_types::{Program, ThrottleSide};
 use highwater_wire::status::DETAILS_DESCRIPTOR_SET;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
@@ -34,7 +42,7 @@ use crate::partition::{LedPartition, PartitionContext, PartitionEvent};
 use crate::produce::Appender;
 use crate::replica_manager::{ReplicaManager, Shared};
 use crate::server::LogApi;
-use crate::{fetch, housekeeping};
+use crate::{fetch, housekeeping, observe};
 
 /// Everything that the program is told.
 #[derive(Clone, Debug)]
@@ -60,6 +68,9 @@ pub enum BuildError {
     /// The server cannot start.
     #[error(transparent)]
     Serve(#[from] ServeError),
+    /// What sends telemetry cannot start.
+    #[error("send telemetry: {0}")]
+    Telemetry(io::Error),
 }
 
 /// The program, ready to serve.
@@ -71,6 +82,7 @@ pub struct LeaderService {
     parts: Parts,
     manager: ReplicaManager,
     events: mpsc::UnboundedReceiver<PartitionEvent>,
+    exporter: Exporter,
 }
 
 /// Takes the data directory into use, joins the cluster, takes the port, and puts the services together. Nothing is served
@@ -96,10 +108,19 @@ pub async fn build(config: Config) -> Result<LeaderService, BuildError> {
     ));
     membership.renew(|| clocks.monotonic.now()).await?;
 
-    let parts = Parts::new(&config, coordination, clocks, volume, membership);
+    let who = ServiceIdentity {
+        program: "leader-svc",
+        version: env!("CARGO_PKG_VERSION"),
+        node,
+        address: endpoint.to_string(),
+    };
+    let (telemetry, exporter) =
+        Telemetry::start(&config.common.otlp(), &who).map_err(BuildError::Telemetry)?;
+    let parts = Parts::new(&config, coordination, clocks, volume, membership, telemetry);
+    parts.show_gauges();
     let (manager, events) = parts.manager(&config.own);
     let server = parts.server(&config.own).await?;
-    Ok(LeaderService { server, listener, config, parts, manager, events })
+    Ok(LeaderService { server, listener, config, parts, manager, events, exporter })
 }
 
 /// What the services and the tasks of the program share.
@@ -111,6 +132,11 @@ struct Parts {
     membership: Arc<Membership>,
     registry: Arc<Registry<LedPartition>>,
     purgatory: Arc<FetchPurgatory>,
+    /// Of what this node sends to followers that are catching up.
+    throttle: Arc<ReplicationThrottle>,
+    /// Of requests to append and of answers.
+    admission: Arc<Admission>,
+    telemetry: Telemetry,
     /// Ends parked calls.
     draining: CancellationToken,
     /// Ends what is behind the calls, once they are answered.
@@ -124,12 +150,26 @@ impl Parts {
         clocks: Clocks,
         volume: Volume,
         membership: Arc<Membership>,
+        telemetry: Telemetry,
     ) -> Self {
         let registry =
             Arc::new(Registry::new(config.common.node_id, Program::LeaderSvc, coordination.view()));
         let purgatory = Arc::new(FetchPurgatory::new(clocks.monotonic));
+        let own = &config.own;
         let (draining, closing) = (CancellationToken::new(), CancellationToken::new());
-        Self { coordination, clocks, volume, membership, registry, purgatory, draining, closing }
+        Self {
+            throttle: Arc::new(throttle(own, clocks.monotonic)),
+            admission: Arc::new(Admission::new(own.in_flight_max.0, own.in_flight_reserve.0)),
+            coordination,
+            clocks,
+            volume,
+            membership,
+            registry,
+            purgatory,
+            telemetry,
+            draining,
+            closing,
+        }
     }
 
     fn manager(&self, own: &LeaderSettings) -> (ReplicaManager, mpsc::UnboundedReceiver<PartitionEvent>) {
@@ -141,6 +181,7 @@ impl Parts {
             events: sender,
             queued_appends: to_usize(own.queued_appends.get()),
             runtime: Handle::current(),
+            telemetry: self.telemetry.clone(),
         };
         let manager = ReplicaManager::new(Arc::new(Shared {
             node: self.registry.node(),
@@ -157,6 +198,19 @@ impl Parts {
         (manager, events)
     }
 
+    /// Has the gauges show what there is whenever metrics are sent.
+    fn show_gauges(&self) {
+        let Some(meters) = self.telemetry.meters() else { return };
+        let (registry, purgatory, clock) =
+            (Arc::clone(&self.registry), Arc::clone(&self.purgatory), self.clocks.monotonic);
+        meters.observe(move |seen| observe::observe(seen, &registry, &purgatory, clock.now()));
+    }
+
+    /// A service whose calls have spans and durations.
+    fn observed<S>(&self, service: S) -> Observed<S> {
+        Observed::new(service, self.telemetry.clone(), self.clocks.monotonic)
+    }
+
     async fn server(&self, own: &LeaderSettings) -> Result<GrpcServer, ServeError> {
         let log = LogServiceServer::new(self.log_api(own))
             .max_decoding_message_size(own.request_max_bytes.as_usize());
@@ -166,7 +220,13 @@ impl Parts {
             clocks: self.clocks.clone(),
         });
         let server = GrpcServer::new(&[highwater_proto::FILE_DESCRIPTOR_SET, DETAILS_DESCRIPTOR_SET]).await?;
-        Ok(server.add_service(log).await.add_service(cluster).await.add_service(replication).await)
+        Ok(server
+            .add_service(self.observed(AdmitRequests::new(log, Arc::clone(&self.admission))))
+            .await
+            .add_service(self.observed(cluster))
+            .await
+            .add_service(self.observed(replication))
+            .await)
     }
 
     fn log_api(&self, own: &LeaderSettings) -> LogApi {
@@ -174,13 +234,20 @@ impl Parts {
             answer_bytes: own.fetch_max_bytes.as_u32(),
             concurrent_reads: to_usize(own.io_threads.get()),
         };
-        let host: Arc<dyn PartitionHost> = Arc::clone(&self.registry) as _;
+        let shared = fetch::Shared {
+            host: Arc::clone(&self.registry) as _,
+            purgatory: Arc::clone(&self.purgatory),
+            throttle: Arc::clone(&self.throttle),
+            admission: Arc::clone(&self.admission),
+            clock: self.clocks.monotonic,
+        };
         LogApi {
             cluster_id: self.volume.cluster_id.clone(),
             clocks: self.clocks.clone(),
             host: Arc::clone(&self.registry),
-            fetches: fetch::stack(host, Arc::clone(&self.purgatory), self.clocks.monotonic, bounds),
+            fetches: fetch::stack(shared, bounds),
             appender: Appender::new(Arc::clone(&self.registry), self.clocks.clone()),
+            telemetry: self.telemetry.clone(),
         }
     }
 
@@ -201,6 +268,11 @@ impl Parts {
             describer,
         }
     }
+}
+
+fn throttle(own: &LeaderSettings, clock: MonotonicClock) -> ReplicationThrottle {
+    let own = own.throttled_rate.map(|rate| Limit { rate, replicas: own.throttled_replicas.clone() });
+    ReplicationThrottle::new(ThrottleSide::Leader, own, clock)
 }
 
 async fn open_store(target: &CoordinationTarget) -> Result<Arc<dyn Coordination>, BuildError> {
@@ -232,7 +304,7 @@ impl LeaderService {
     /// # Errors
     /// [`BuildError::Serve`] when the transport failed.
     pub async fn run(self, stop: CancellationToken) -> Result<(), BuildError> {
-        let Self { server, listener, config, parts, manager, events } = self;
+        let Self { server, listener, config, parts, manager, events, exporter } = self;
         let background = parts.start(&config.own, manager, events);
         let drain = parts.drain_on(stop.clone());
         tracing::info!(address = %listener.address(), node = config.common.node_id.get(), "serving");
@@ -246,6 +318,7 @@ impl LeaderService {
                 tracing::error!(error = %failed, "a task of the program failed");
             }
         }
+        exporter.finish().await;
         tracing::info!("stopped");
         Ok(served?)
     }
@@ -270,11 +343,18 @@ impl Parts {
                 () = closing.cancelled() => {}
             }
         };
+        let throttles = ThrottleKeeper::new(
+            self.registry.node(),
+            Arc::clone(&self.throttle),
+            Arc::clone(&self.coordination),
+            self.clocks.monotonic,
+        );
         vec![
             ticker(own.checkpoint_interval, LedPartition::write_checkpoint),
             ticker(own.retention_check_interval, LedPartition::apply_retention),
             tokio::spawn(manager.run(events)),
             tokio::spawn(alive),
+            tokio::spawn(throttles.run(self.closing.clone())),
         ]
     }
 

@@ -52,6 +52,12 @@ impl LagCause {
         Self::CatchingUp,
     ];
 
+    /// The cause where whoever asks knows besides whether a quota holds the replica back: by the same order.
+    #[must_use]
+    pub fn if_throttled(self, held: bool) -> Self {
+        if held { self.min(Self::Throttled) } else { self }
+    }
+
     /// The word for people, spans and metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {

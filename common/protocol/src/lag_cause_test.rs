@@ -109,3 +109,14 @@ fn every_cause_has_a_word_of_its_own() {
     let words: std::collections::BTreeSet<_> = LagCause::ALL.iter().map(|cause| cause.name()).collect();
     assert_eq!(words.len(), LagCause::ALL.len());
 }
+
+#[test]
+fn a_quota_known_besides_is_a_cause_in_its_place_and_none_where_nothing_is_lacking() {
+    for cause in LagCause::ALL {
+        assert_eq!(cause.if_throttled(false), cause);
+    }
+    assert_eq!(LagCause::CatchingUp.if_throttled(true), LagCause::Throttled);
+    assert_eq!(LagCause::LeaderSlow.if_throttled(true), LagCause::Throttled);
+    assert_eq!(LagCause::NotFetching.if_throttled(true), LagCause::NotFetching);
+    assert_eq!(LagCause::None.if_throttled(true), LagCause::None);
+}

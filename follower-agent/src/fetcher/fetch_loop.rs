@@ -15,12 +15,17 @@ use highwater_node::MonotonicClock;
 use highwater_protocol::Randomness;
 use highwater_protocol::fetch::{FetchRequest, FetchResponse, PartitionResult, TopicRef};
 use highwater_protocol::follower::{Backoff, BackoffConfig, LeaderOffsets};
-use highwater_types::{ClusterId, ErrorCode, MonotonicTime, NodeId, ReplicationError, TopicIdPartition};
+use highwater_telemetry::Telemetry;
+use highwater_types::{
+    ClusterId, ErrorCode, MonotonicTime, NodeId, Offset, ReplicationError, TopicIdPartition,
+};
 use highwater_wire::{Failure, FailureKind, Reached};
 use tokio_util::sync::CancellationToken;
 
+use super::gate::{Charges, Gate};
 use super::mail::{Change, Mailbox};
 use super::members::{Asks, Members};
+use super::observe::{CallObserver, Carried, Trip, Way};
 use super::status::LoopStatus;
 use super::{Applied, Followed, LoopKey};
 use crate::leader_endpoint::{FetchFailure, LeaderEndPoint};
@@ -28,6 +33,12 @@ use crate::leader_endpoint::{FetchFailure, LeaderEndPoint};
 /// After so many answers in a row in which the leader knows no partition, it is perhaps another program behind the old
 /// address: the connection is replaced, with the name resolved afresh (qdrant#832).
 const STRANGE_ANSWERS_MAX: u32 = 2;
+
+/// The shortest wait for the throttle: a timer's grain.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+
+/// The longest wait for the throttle before it is looked at again: another rate may hold by then.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// The session epoch that asks for no session (S74).
 const NO_SESSION: i32 = -1;
@@ -49,11 +60,23 @@ pub(crate) struct FetchSettings {
     pub(crate) batch_max_bytes: u32,
     /// `replica.fetch.backoff.ms` and its limit.
     pub(crate) backoff: BackoffConfig,
+    /// What the throttle lets requests ask for.
+    pub(crate) gate: Gate,
+    /// What is told of the fetches.
+    pub(crate) telemetry: Telemetry,
+}
+
+/// What a request asked for.
+#[derive(Default)]
+struct Sent {
+    asks: Asks,
+    charges: Charges,
+    trip: Trip,
 }
 
 /// A request on its way.
 struct InFlight {
-    asks: Asks,
+    sent: Sent,
     answer: BoxFuture<'static, Result<FetchResponse, FetchFailure>>,
 }
 
@@ -67,7 +90,7 @@ enum Which {
 }
 
 enum Event<P: Followed> {
-    Answered(Which, Asks, Result<FetchResponse, FetchFailure>),
+    Answered(Which, Sent, Result<FetchResponse, FetchFailure>),
     Range(Range<P>),
     /// Mail came, or a time.
     Look,
@@ -127,16 +150,26 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
         loop {
             self.take_mail();
             self.members.tick(self.clock.now());
+            if self.settings.gate.throttle().pause().is_zero() {
+                self.members.release();
+            }
             self.send();
+            let wake = [self.resumes_at, self.members.next_due(), self.throttle_resumes()];
             let event = tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
                 event = next_event(&mut self.poll, &mut self.beside, &mut self.ranges) => event,
                 () = self.mail.arrived() => Event::Look,
-                () = until(&self.clock, self.resumes_at.into_iter().chain(self.members.next_due()).min()) => Event::Look,
+                () = until(&self.clock, wake.into_iter().flatten().min()) => Event::Look,
             };
             self.on_event(event);
         }
+    }
+
+    /// When to look at the partitions that the throttle keeps out of requests.
+    fn throttle_resumes(&self) -> Option<MonotonicTime> {
+        let pause = self.settings.gate.throttle().pause().clamp(SHORTEST_PAUSE, LOOK_AGAIN);
+        self.members.holds_any().then(|| self.clock.now().after(pause))
     }
 
     fn take_mail(&mut self) {
@@ -161,18 +194,19 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
         self.resumes_at = None;
         // A poll that goes out while the request beside it still reads would read the same once more. That one never waits
         // at the leader, so its answer is near.
-        let is_read_beside = self.beside.as_ref().is_some_and(|beside| beside.asks.wants_records());
+        let is_read_beside = self.beside.as_ref().is_some_and(|beside| beside.sent.asks.wants_records());
         if self.poll.is_none() && !is_read_beside {
-            let asks = self.members.for_poll(now);
-            self.poll = asks.map(|asks| self.request(asks, self.settings.wait_max));
+            let asks = self.members.for_poll(now, &self.settings.gate);
+            self.poll = asks.map(|(asks, charges)| self.request(asks, charges, self.settings.wait_max));
         }
         if self.beside.is_none() {
-            let asks = self.members.for_beside(self.poll.as_ref().map(|poll| &poll.asks), now);
-            self.beside = asks.map(|asks| self.request(asks, Duration::ZERO));
+            let poll = self.poll.as_ref().map(|poll| &poll.sent.asks);
+            let asks = self.members.for_beside(poll, now, &self.settings.gate);
+            self.beside = asks.map(|(asks, charges)| self.request(asks, charges, Duration::ZERO));
         }
     }
 
-    fn request(&self, asks: Asks, max_wait: Duration) -> InFlight {
+    fn request(&self, asks: Asks, charges: Charges, max_wait: Duration) -> InFlight {
         let partitions = asks.iter().map(|(id, ask)| {
             if let Some(partition) = self.members.get(id) {
                 partition.on_sent(ask);
@@ -192,16 +226,23 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
         };
         let largest = self.members.largest_batch(&asks).max(self.settings.batch_max_bytes);
         self.status.sent();
-        InFlight { asks, answer: self.leader.fetch(request, largest) }
+        let wants_records = asks.wants_records();
+        // One that only acknowledges brings nothing that is worth a trace.
+        let call = if wants_records { self.settings.telemetry.tracer().begin(None) } else { None };
+        let trip = Trip { at: self.clock.now(), call, wants_records };
+        InFlight { sent: Sent { asks, charges, trip }, answer: self.leader.fetch(request, largest, call) }
     }
 
     fn on_event(&mut self, event: Event<P>) {
         match event {
-            Event::Answered(which, asks, Ok(answer)) => self.on_answer(which, &asks, answer),
-            Event::Answered(_, asks, Err(FetchFailure::TooLarge(message))) => {
-                self.on_too_large(&asks, &message)
+            Event::Answered(which, sent, Ok(answer)) => self.on_answer(which, sent, answer),
+            Event::Answered(_, sent, Err(FetchFailure::TooLarge(message))) => {
+                self.on_too_large(&sent.asks, &message)
             }
-            Event::Answered(_, _, Err(FetchFailure::Call(failure))) => self.on_failure(&failure),
+            Event::Answered(_, sent, Err(FetchFailure::Call(failure))) => {
+                self.observer().failed(sent.trip, &failure, self.clock.now());
+                self.on_failure(&failure);
+            }
             Event::Range((id, question, range)) => {
                 if let Some(partition) = self.members.get(id) {
                     partition.on_leader_offsets(question, range, self.clock.now());
@@ -212,7 +253,13 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
         }
     }
 
-    fn on_answer(&mut self, which: Which, asks: &Asks, answer: FetchResponse) {
+    fn observer(&self) -> CallObserver<'_> {
+        CallObserver { telemetry: &self.settings.telemetry, node: self.settings.node, leader: &self.key }
+    }
+
+    fn on_answer(&mut self, which: Which, sent: Sent, answer: FetchResponse) {
+        let Sent { asks, mut charges, trip } = sent;
+        let now = self.clock.now();
         if self.status.succeeded() {
             tracing::info!(leader = %self.key.leader, endpoint = %self.key.endpoint, "the leader answers again");
         }
@@ -221,15 +268,20 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
         let bytes: usize =
             answer.partitions.iter().filter_map(|p| p.outcome.as_ref().ok()).map(|f| f.records.len()).sum();
         self.status.received(bytes);
+        self.observer().answered(trip, &answer, bytes, now);
+        let way = Way::of(trip, &answer, now);
         for result in answer.partitions {
-            self.apply(asks, result);
+            if let (Some(id), Ok(found)) = (result.id(), &result.outcome) {
+                self.settings.gate.brought(&mut charges, id, found.records.len());
+            }
+            self.apply(&asks, result, &way);
         }
         if which == Which::Beside && bytes == 0 {
-            self.members.brought_nothing(asks);
+            self.members.brought_nothing(&asks);
         }
     }
 
-    fn apply(&mut self, asks: &Asks, result: PartitionResult) {
+    fn apply(&mut self, asks: &Asks, result: PartitionResult, way: &Way) {
         let asked = result.id().and_then(|id| Some((id, asks.get(id)?)));
         let Some((id, ask)) = asked else {
             let named = result
@@ -241,7 +293,11 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
             return;
         };
         let Some(partition) = self.members.get(id).map(Arc::clone) else { return };
+        let carried = self.carried(ask.position.fetch_offset, &result, way);
         let applied = partition.on_answer(&ask.position, result.outcome, self.clock.now());
+        if let (Applied::Records, Some(carried)) = (&applied, carried) {
+            partition.on_carried(carried);
+        }
         if let Applied::AskOffsets(question, epoch) = applied {
             let range = self.leader.range(id, epoch);
             self.ranges.push(Box::pin(async move { (id, question, range.await) }));
@@ -250,6 +306,12 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
             self.members.fits(id);
         }
         self.members.answered(id, matches!(applied, Applied::Records));
+    }
+
+    /// What an answer says about the way of a partition's records, where anybody wants to know.
+    fn carried(&self, from: Offset, result: &PartitionResult, way: &Way) -> Option<Carried> {
+        self.settings.telemetry.meters()?;
+        way.carried(from, result.outcome.as_ref().ok()?)
     }
 
     /// An old address may belong to another program by now, which knows nothing of what it is asked.
@@ -294,7 +356,9 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
         if failure.reached != Reached::Program || failure.kind == FailureKind::Terminal {
             self.leader.reconnect();
         }
-        let wait = self.backoff.next_delay(&mut self.randomness).max(failure.retry_after.unwrap_or_default());
+        // What the leader asks for is a minimum: the jitter comes on top, else all agents come back together (grpc-rust#2189).
+        let delay = self.backoff.next_delay(&mut self.randomness);
+        let wait = failure.retry_after.map_or(delay, |asked| asked.saturating_add(delay / 2).max(delay));
         let resumes_at = self.clock.now().after(wait);
         self.resumes_at = Some(resumes_at);
         if self.status.failed(&failure.message, resumes_at) {
@@ -313,18 +377,18 @@ async fn next_event<P: Followed>(
     ranges: &mut FuturesUnordered<BoxFuture<'static, Range<P>>>,
 ) -> Event<P> {
     tokio::select! {
-        (asks, answer) = answered(beside) => Event::Answered(Which::Beside, asks, answer),
-        (asks, answer) = answered(poll) => Event::Answered(Which::Poll, asks, answer),
+        (sent, answer) = answered(beside) => Event::Answered(Which::Beside, sent, answer),
+        (sent, answer) = answered(poll) => Event::Answered(Which::Poll, sent, answer),
         Some(range) = ranges.next() => Event::Range(range),
     }
 }
 
 /// The answer of a request; never when there is none. Takes the request out.
-async fn answered(request: &mut Option<InFlight>) -> (Asks, Result<FetchResponse, FetchFailure>) {
+async fn answered(request: &mut Option<InFlight>) -> (Sent, Result<FetchResponse, FetchFailure>) {
     let Some(in_flight) = request.as_mut() else { return std::future::pending().await };
     let answer = (&mut in_flight.answer).await;
-    let asks = request.take().map(|sent| sent.asks).unwrap_or_default();
-    (asks, answer)
+    let sent = request.take().map(|in_flight| in_flight.sent).unwrap_or_default();
+    (sent, answer)
 }
 
 async fn until(clock: &MonotonicClock, time: Option<MonotonicTime>) {

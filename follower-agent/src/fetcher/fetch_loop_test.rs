@@ -19,6 +19,7 @@ struct Rig {
     leader: Arc<ScriptedLeader>,
     asked: UnboundedReceiver<Asked>,
     stop: CancellationToken,
+    gate: Gate,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -28,6 +29,13 @@ fn key() -> LoopKey {
 
 impl Rig {
     fn new(partitions: &[&Arc<TestPartition>]) -> Self {
+        Self::throttled(None, partitions)
+    }
+
+    /// A loop of a node that fetches at this rate while it is catching up.
+    fn throttled(rate: Option<&str>, partitions: &[&Arc<TestPartition>]) -> Self {
+        let (clock, stop) = (MonotonicClock::starting_now(), CancellationToken::new());
+        let gate = gate(rate, clock);
         let settings = FetchSettings {
             node: node(2),
             cluster: "test-cluster".parse().unwrap(),
@@ -36,9 +44,10 @@ impl Rig {
             response_max_bytes: 10 << 20,
             batch_max_bytes: 2 << 20,
             backoff: BACKOFF,
+            gate: gate.clone(),
+            telemetry: Telemetry::off(),
         };
         let (leader, asked) = ScriptedLeader::new();
-        let (clock, stop) = (MonotonicClock::starting_now(), CancellationToken::new());
         let (mail, status): (Arc<Mailbox<TestPartition>>, Arc<LoopStatus>) = Default::default();
         for partition in partitions {
             partition.attach(Some(mail.ready()));
@@ -54,7 +63,7 @@ impl Rig {
             7,
         );
         let task = tokio::spawn(fetch_loop.run(stop.clone()));
-        Self { clock, mail, status, leader, asked, stop, task }
+        Self { clock, mail, status, leader, asked, stop, gate, task }
     }
 
     /// The next request, however long it takes.
@@ -70,6 +79,10 @@ impl Rig {
         if let Ok(asked) = timeout(span, self.asked.recv()).await {
             panic!("sent {:?}", asked.map(|asked| asked.partitions()));
         }
+    }
+
+    fn set_rate(&self, rate: &str) {
+        self.gate.throttle().set(Some(&throttle(rate)));
     }
 
     fn reconnects(&self) -> usize {
@@ -474,3 +487,6 @@ async fn a_diverging_partition_takes_no_records_and_leaves_the_poll_until_it_is_
     assert_eq!(rig.next().await.indexes(), [1]);
     assert_eq!(p0.state(rig.clock.now()), PartitionFetchState::Truncating);
 }
+
+#[path = "throttled_loop_test.rs"]
+mod throttled;

@@ -72,6 +72,11 @@ impl<P: Followed, C: Connector> FetcherManager<P, C> {
         loops.placed.insert(id, key);
     }
 
+    /// Whether the throttle of this node's fetching leaves a partition out of requests.
+    pub(crate) fn holds_back(&self, id: TopicIdPartition) -> bool {
+        self.settings.gate.holds_back(id)
+    }
+
     /// Takes a partition out of its loop.
     pub(crate) fn take_out(&self, id: TopicIdPartition) {
         self.loops.lock().take_out(id);

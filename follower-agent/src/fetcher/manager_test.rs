@@ -9,6 +9,7 @@ use super::*;
 type Manager = FetcherManager<TestPartition, Arc<SilentLeaders>>;
 
 fn manager(fetchers: u32) -> (Manager, Arc<SilentLeaders>) {
+    let clock = MonotonicClock::starting_now();
     let settings = FetchSettings {
         node: node(2),
         cluster: "test-cluster".parse().unwrap(),
@@ -17,10 +18,11 @@ fn manager(fetchers: u32) -> (Manager, Arc<SilentLeaders>) {
         response_max_bytes: 10 << 20,
         batch_max_bytes: 1 << 20,
         backoff: BACKOFF,
+        gate: gate(None, clock),
+        telemetry: highwater_telemetry::Telemetry::off(),
     };
     let leaders = Arc::new(SilentLeaders::default());
     let fetchers = NonZeroU32::new(fetchers).unwrap();
-    let clock = MonotonicClock::starting_now();
     (FetcherManager::new(settings, fetchers, clock, Arc::clone(&leaders)), leaders)
 }
 

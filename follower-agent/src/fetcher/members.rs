@@ -16,6 +16,7 @@ use highwater_protocol::follower::{FetchAsk, FetchIntent, FetchPlan};
 use highwater_types::{MonotonicTime, TopicIdPartition};
 
 use super::Followed;
+use super::gate::{Charges, Gate};
 
 /// What a request asks for, in the order of the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -66,6 +67,8 @@ pub(crate) struct Members<P> {
     exhausted: BTreeSet<TopicIdPartition>,
     /// When to look at a partition that waits for a time.
     due: BTreeMap<TopicIdPartition, MonotonicTime>,
+    /// Left out because of the throttle, until it lets something through again.
+    held: BTreeSet<TopicIdPartition>,
 }
 
 impl<P> Default for Members<P> {
@@ -77,6 +80,7 @@ impl<P> Default for Members<P> {
             alone: BTreeSet::new(),
             exhausted: BTreeSet::new(),
             due: BTreeMap::new(),
+            held: BTreeSet::new(),
         }
     }
 }
@@ -102,6 +106,7 @@ impl<P: Followed> Members<P> {
         self.alone.remove(&id);
         self.exhausted.remove(&id);
         self.due.remove(&id);
+        self.held.remove(&id);
         debug_assert_eq!(self.plan.len(), self.by_id.len(), "every partition has its place");
     }
 
@@ -135,14 +140,31 @@ impl<P: Followed> Members<P> {
         self.due.values().min().copied()
     }
 
+    /// Whether the throttle keeps a partition out of requests.
+    pub(crate) fn holds_any(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// The throttle lets something through again.
+    pub(crate) fn release(&mut self) {
+        self.candidates.append(&mut self.held);
+    }
+
     /// What the next poll asks for; `None` when nobody wants records now: a poll of paused partitions only would wait for
     /// nothing.
-    pub(crate) fn for_poll(&mut self, now: MonotonicTime) -> Option<Asks> {
+    pub(crate) fn for_poll(&mut self, now: MonotonicTime, gate: &Gate) -> Option<(Asks, Charges)> {
         let in_order = self.plan.iter().filter(|id| !self.alone.contains(id));
+        let (mut charges, held) = (Charges::default(), &mut self.held);
+        let by_id = &self.by_id;
         let asks: Asks = in_order
-            .filter_map(|id| match self.by_id.get(id)?.intent(now) {
-                FetchIntent::Ask(ask) => Some((*id, ask)),
-                FetchIntent::NotBefore(_) | FetchIntent::Not => None,
+            .filter_map(|id| {
+                let partition = by_id.get(id)?;
+                let FetchIntent::Ask(ask) = partition.intent(now) else { return None };
+                let passed = gate.pass(&**partition, ask, &mut charges).or_else(|| {
+                    held.insert(*id);
+                    still_goes(&**partition, ask)
+                });
+                Some((*id, passed?))
             })
             .collect();
         if !asks.wants_records() {
@@ -150,20 +172,47 @@ impl<P: Followed> Members<P> {
         }
         self.candidates.retain(|id| self.alone.contains(id));
         self.exhausted.clear();
-        Some(asks)
+        Some((asks, charges))
     }
 
     /// What a request beside `poll` asks for; `None` = nothing is worth one.
-    pub(crate) fn for_beside(&mut self, poll: Option<&Asks>, now: MonotonicTime) -> Option<Asks> {
-        let by_itself = self.candidates.iter().filter(|id| self.alone.contains(id));
-        if let Some((id, ask)) = by_itself.copied().find_map(|id| Some((id, self.ask_alone(id, now)?))) {
+    pub(crate) fn for_beside(
+        &mut self,
+        poll: Option<&Asks>,
+        now: MonotonicTime,
+        gate: &Gate,
+    ) -> Option<(Asks, Charges)> {
+        let mut charges = Charges::default();
+        let by_itself: Vec<_> = self.candidates.intersection(&self.alone).copied().collect();
+        for id in by_itself {
+            let Some(ask) = self.ask_alone(id, now) else { continue };
             self.candidates.remove(&id);
-            return Some(Asks::from_iter([(id, ask)]));
+            if let Some(ask) = self.passed(id, ask, gate, &mut charges) {
+                return Some((Asks::from_iter([(id, ask)]), charges));
+            }
         }
         let candidates = std::mem::take(&mut self.candidates);
-        let ask = |id| Some((id, self.ask_beside(id, poll.and_then(|poll| poll.get(id)), now)?));
+        let ask = |id| {
+            let ask = self.ask_beside(id, poll.and_then(|poll| poll.get(id)), now)?;
+            Some((id, self.passed(id, ask, gate, &mut charges)?))
+        };
         let asks: Asks = candidates.into_iter().filter_map(ask).collect();
-        (!asks.order.is_empty()).then_some(asks)
+        (!asks.order.is_empty()).then_some((asks, charges))
+    }
+
+    /// What of `ask` the throttle lets out now; a partition that it keeps back is looked at when it lets something through.
+    fn passed(
+        &mut self,
+        id: TopicIdPartition,
+        ask: FetchAsk,
+        gate: &Gate,
+        charges: &mut Charges,
+    ) -> Option<FetchAsk> {
+        let partition = self.by_id.get(&id)?;
+        gate.pass(&**partition, ask, charges).or_else(|| {
+            self.held.insert(id);
+            still_goes(&**partition, ask)
+        })
     }
 
     /// What a partition asks for by itself; also when it has everything: only an answer lets it into the poll again.
@@ -183,7 +232,7 @@ impl<P: Followed> Members<P> {
     ) -> Option<FetchAsk> {
         let partition = self.by_id.get(&id)?;
         let FetchIntent::Ask(ask) = partition.intent(now) else { return None };
-        let is_read_for = polled.is_some_and(|sent| !sent.paused && sent.position == ask.position);
+        let is_read_for = polled.is_some_and(|sent| sent.max_bytes > 0 && sent.position == ask.position);
         let wants_records = !is_read_for
             && ask.max_bytes > 0
             && partition.has_more_to_fetch()
@@ -229,4 +278,11 @@ impl<P: Followed> Members<P> {
         let partitions = asks.order.iter().filter_map(|id| self.by_id.get(id));
         partitions.map(|partition| partition.largest_batch()).max().unwrap_or(0)
     }
+}
+
+/// What a partition asks for that the throttle keeps back: its acknowledgement is no traffic, and neither is the question
+/// whether it lags at all.
+fn still_goes<P: Followed>(partition: &P, ask: FetchAsk) -> Option<FetchAsk> {
+    let goes = partition.owes_acknowledgement() || partition.is_unanswered();
+    goes.then(|| ask.only_acknowledging())
 }

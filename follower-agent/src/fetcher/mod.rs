@@ -4,10 +4,12 @@
 //! [`LeaderEndPoint`](crate::leader_endpoint::LeaderEndPoint), so both can be scripted.
 
 mod fetch_loop;
+mod gate;
 mod mail;
 mod manager;
 mod mapping;
 mod members;
+mod observe;
 mod status;
 #[cfg(test)]
 mod test_support;
@@ -17,12 +19,16 @@ use std::sync::Arc;
 
 use highwater_protocol::fetch::Fetched;
 use highwater_protocol::follower::{FetchAsk, FetchIntent, FetchPosition, LeaderOffsets};
+use highwater_protocol::quota::Metering;
+use highwater_serving::ReplicationThrottle;
 use highwater_types::{ErrorCode, LeaderEpoch, MonotonicTime, ReplicationError, TopicIdPartition};
 
 pub(crate) use fetch_loop::FetchSettings;
+pub(crate) use gate::Gate;
 pub(crate) use mail::ReadySet;
 pub(crate) use manager::FetcherManager;
 pub(crate) use mapping::LoopKey;
+pub(crate) use observe::Carried;
 pub(crate) use status::LoopReport;
 
 /// What a loop needs of a partition. No method waits for a disk.
@@ -48,6 +54,12 @@ pub(crate) trait Followed: fmt::Debug + Send + Sync + 'static {
     /// Whether the leader had more, as of its last answer, than was asked for so far; also while no answer is known.
     fn has_more_to_fetch(&self) -> bool;
 
+    /// Whether no answer of its leader is known yet.
+    fn is_unanswered(&self) -> bool;
+
+    /// What a throttle means for it now.
+    fn metering(&self, throttle: &ReplicationThrottle) -> Metering;
+
     /// The answer to what was asked from `sent`.
     fn on_answer(
         &self,
@@ -55,6 +67,9 @@ pub(crate) trait Followed: fmt::Debug + Send + Sync + 'static {
         outcome: Result<Fetched, ReplicationError>,
         now: MonotonicTime,
     ) -> Applied<Self::Question>;
+
+    /// An answer's records were taken: what they had behind them, for whoever watches.
+    fn on_carried(&self, _carried: Carried) {}
 
     /// The leader's range that [`Applied::AskOffsets`] asked for.
     fn on_leader_offsets(

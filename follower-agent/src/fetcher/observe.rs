@@ -123,7 +123,7 @@ impl CallObserver<'_> {
         self.count(outcome);
         if bytes > 0 || failed > 0 {
             let status = KeyValue::new(attribute::RPC_STATUS, "OK");
-            let about = [&self.about()[..], &[status.clone()]].concat();
+            let about = [&self.about()[..], std::slice::from_ref(&status)].concat();
             meters.client_calls.record(now.since(trip.at).as_secs_f64(), &about);
             self.record(trip, now, |span| span.with_all([status]).with(attribute::BYTES, count(bytes)));
         }

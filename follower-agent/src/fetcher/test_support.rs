@@ -3,26 +3,30 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt as _};
+use highwater_node::MonotonicClock;
 use highwater_protocol::Randomness;
 use highwater_protocol::fetch::{FetchRequest, FetchResponse, Fetched, PartitionResult, Snapshot};
 use highwater_protocol::follower::{
     AnswerFacts, BackoffConfig, BatchSpan, FetchAsk, FetchIntent, FetchPosition, FollowerAction,
     FollowerConfig, FollowerPartition, FollowerStart, LeaderOffsets, LogState, PartitionFetchState,
 };
+use highwater_protocol::quota::{Metering, follower_in_sync};
 use highwater_records::{BatchBuilder, Compression, batches};
+use highwater_serving::ReplicationThrottle;
 use highwater_types::{
     Durability, Endpoint, ErrorCode, Incarnation, LeaderEpoch, MonotonicTime, NodeId, Offset, PartitionIndex,
-    ReplicationError, TopicId, TopicIdPartition, WallTime,
+    ReplicationError, Throttle, ThrottleSide, ThrottledReplicas, TopicId, TopicIdPartition, TraceContext,
+    WallTime,
 };
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Applied, Followed, ReadySet};
+use super::{Applied, Followed, Gate, ReadySet};
 use crate::leader_endpoint::{Connector, FetchFailure, LeaderEndPoint};
 
 pub(super) const BACKOFF: BackoffConfig =
@@ -33,6 +37,18 @@ pub(super) const READ_AHEAD: u64 = 500;
 
 pub(super) fn node(id: i32) -> NodeId {
     NodeId::new(id).unwrap()
+}
+
+/// The gate of node 2 at this rate.
+pub(super) fn gate(rate: Option<&str>, clock: MonotonicClock) -> Gate {
+    let throttle = Arc::new(ReplicationThrottle::new(ThrottleSide::Follower, None, clock));
+    throttle.set(rate.map(self::throttle).as_ref());
+    Gate::new(node(2), throttle)
+}
+
+/// A throttle of everything at this rate.
+pub(super) fn throttle(rate: &str) -> Throttle {
+    Throttle { id: 1, rate: rate.parse().unwrap(), replicas: ThrottledReplicas::All, ttl_ms: None }
 }
 
 pub(super) fn offset(raw: i64) -> Offset {
@@ -61,6 +77,8 @@ pub(super) struct TestPartition {
     id: TopicIdPartition,
     inner: Mutex<Inner>,
     ready: Mutex<Option<Arc<ReadySet>>>,
+    /// Whether the record says that it is in sync.
+    pub(super) in_sync: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -95,7 +113,7 @@ impl TestPartition {
         };
         let core = FollowerPartition::new(config, start).unwrap();
         let inner = Mutex::new(Inner { core, randomness: Randomness::new(3), appends: VecDeque::new() });
-        Arc::new(Self { id: id(index), inner, ready: Mutex::new(None) })
+        Arc::new(Self { id: id(index), inner, ready: Mutex::new(None), in_sync: AtomicBool::new(false) })
     }
 
     /// The oldest append ends well.
@@ -198,6 +216,17 @@ impl Followed for TestPartition {
     fn has_more_to_fetch(&self) -> bool {
         let core = &self.inner.lock().core;
         core.leader_log_end().is_none_or(|end| end > core.fetch_offset())
+    }
+
+    fn is_unanswered(&self) -> bool {
+        self.inner.lock().core.leader_log_end().is_none()
+    }
+
+    fn metering(&self, throttle: &ReplicationThrottle) -> Metering {
+        let lag = self.inner.lock().core.lag();
+        throttle.metering(&"t".parse().unwrap(), self.id.partition, || {
+            follower_in_sync(self.in_sync.load(Ordering::Relaxed), lag)
+        })
     }
 
     fn on_answer(
@@ -337,6 +366,7 @@ impl LeaderEndPoint for ScriptedLeader {
         &self,
         request: FetchRequest,
         largest_batch: u32,
+        _: Option<TraceContext>,
     ) -> BoxFuture<'static, Result<FetchResponse, FetchFailure>> {
         let (reply, answer) = oneshot::channel();
         // A test that is over does not listen any more.

@@ -5,10 +5,11 @@
 //! woken, new work is queued behind what is there, and the loop is told. Deliberately absent: decisions, which are the
 //! core's, and the log, which is the replica's.
 
+mod lag;
 mod queues;
 mod trouble;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -19,18 +20,21 @@ use highwater_protocol::fetch::{FetchPartition, Fetched, ReadPlan, Requester};
 use highwater_protocol::follower::{
     FetchAsk, FetchIntent, FetchPosition, LeaderOffsets, PartitionFetchState,
 };
+use highwater_protocol::quota::{Metering, follower_in_sync};
 use highwater_replica::{AskOffsets, FollowerReplica, FollowerStep, FollowerWork, Now};
 use highwater_serving::volume::on_disk;
-use highwater_serving::{FetchPurgatory, HostedReplica, ReplicaFacts, wait_for_readers};
+use highwater_serving::{FetchPurgatory, HostedReplica, ReplicaFacts, ReplicationThrottle, wait_for_readers};
+use highwater_telemetry::Telemetry;
 use highwater_types::{
-    Durability, ErrorCode, MonotonicTime, Offset, PartitionRecord, ReplicationError, TopicIdPartition,
-    TopicName, TopicRecord, WallTime,
+    Durability, ErrorCode, MonotonicTime, NodeId, Offset, PartitionRecord, ReplicationError,
+    TopicIdPartition, TopicName, TopicRecord, WallTime,
 };
 use parking_lot::Mutex;
 
+use self::lag::LagWatch;
 use self::queues::{Queued, Work, WorkQueue};
 use self::trouble::Trouble;
-use crate::fetcher::{Applied, Followed, ReadySet};
+use crate::fetcher::{Applied, Carried, Followed, ReadySet};
 
 /// How many answers of one partition may wait for their append, whatever their size.
 const QUEUED_ANSWERS_MAX: usize = 64;
@@ -44,6 +48,9 @@ pub(crate) struct PartitionContext {
     pub(crate) queued_bytes_max: u64,
     /// Bytes of records that wait for their append, of all partitions.
     pub(crate) queued_bytes: AtomicU64,
+    /// This node.
+    pub(crate) node: NodeId,
+    pub(crate) telemetry: Telemetry,
 }
 
 impl PartitionContext {
@@ -64,10 +71,14 @@ pub(crate) struct FollowedPartition {
     queued_answers: Arc<AtomicUsize>,
     /// The newest record that names a leader; taken by the work that adopts it.
     leadership: Mutex<Option<Arc<PartitionRecord>>>,
+    /// Whether the newest record has this replica in the in-sync set.
+    in_sync: AtomicBool,
     ready: Mutex<Option<Arc<ReadySet>>>,
     /// What the leader was last asked.
     question: Mutex<Option<AskOffsets>>,
     trouble: Trouble,
+    /// What was fetched and is not held yet.
+    lags: LagWatch,
 }
 
 impl FollowedPartition {
@@ -86,9 +97,11 @@ impl FollowedPartition {
             flushes: FlushQueue::new(&name, Weak::clone(this)),
             queued_answers: Arc::default(),
             leadership: Mutex::new(None),
+            in_sync: AtomicBool::new(false),
             ready: Mutex::new(None),
             question: Mutex::new(None),
             trouble: Trouble::default(),
+            lags: LagWatch::default(),
         })
     }
 
@@ -108,6 +121,9 @@ impl FollowedPartition {
 
     /// A record names a leader. The epoch already held changes nothing (S4).
     pub(crate) fn on_record(&self, record: &Arc<PartitionRecord>) {
+        let own = self.replica.incarnation();
+        let in_sync = record.isr.iter().any(|member| member.incarnation == own);
+        self.in_sync.store(in_sync, Ordering::Release);
         let held = self.replica.inspect(|core| core.leader_epoch());
         if record.leader_epoch.is_none_or(|epoch| epoch <= held) {
             return;
@@ -226,6 +242,17 @@ impl Followed for FollowedPartition {
         self.replica.inspect(|core| core.leader_log_end().is_none_or(|end| end > core.fetch_offset()))
     }
 
+    fn is_unanswered(&self) -> bool {
+        self.replica.inspect(|core| core.leader_log_end().is_none())
+    }
+
+    fn metering(&self, throttle: &ReplicationThrottle) -> Metering {
+        throttle.metering(&self.topic.name, self.replica.id().partition, || {
+            let lag = self.replica.inspect(|core| core.lag());
+            follower_in_sync(self.in_sync.load(Ordering::Acquire), lag)
+        })
+    }
+
     fn on_answer(
         &self,
         sent: &FetchPosition,
@@ -246,6 +273,10 @@ impl Followed for FollowedPartition {
         }
         self.absorb(step);
         applied
+    }
+
+    fn on_carried(&self, carried: Carried) {
+        self.watch_lag(carried);
     }
 
     fn on_leader_offsets(

@@ -11,6 +11,7 @@ use std::sync::{Arc, Weak};
 use highwater_node::{Flush, PushError, SerialQueue};
 use highwater_protocol::follower::PartitionFetchState;
 use highwater_replica::FollowerWork;
+use highwater_types::MonotonicTime;
 
 use super::{FollowedPartition, PartitionContext, QUEUED_ANSWERS_MAX};
 
@@ -109,14 +110,24 @@ impl FollowedPartition {
     fn run_work(&self, batch: Vec<Work>) {
         for work in batch {
             if let Work::OnLog(work, queued) = work {
-                let step = self.replica.execute(&work, self.context.now());
+                let now = self.context.now();
+                let step = self.replica.execute(&work, now);
                 drop(queued);
                 self.absorb(step);
+                self.work_done(&work, now.monotonic);
             }
             self.adopt_leadership();
         }
         self.flush_if_needed();
         self.tell_loop();
+    }
+
+    /// Tells of work on the log that began at `began`.
+    fn work_done(&self, work: &FollowerWork, began: MonotonicTime) {
+        if let (FollowerWork::Append(_), Some(meters)) = (work, self.context.telemetry.meters()) {
+            meters.append.record(self.context.clocks.monotonic.now().since(began).as_secs_f64(), &[]);
+        }
+        self.settle_lags();
     }
 
     /// Takes over what the newest record says, if that is news. When the disk does not let it, it is tried again after the
@@ -145,8 +156,13 @@ impl FollowedPartition {
 
 impl Flush for FollowedPartition {
     fn run_flush(&self) {
-        let step = self.replica.flush(self.context.clocks.monotonic.now());
+        let began = self.context.clocks.monotonic.now();
+        let step = self.replica.flush(began);
         self.absorb(step);
+        if let Some(meters) = self.context.telemetry.meters() {
+            meters.flush.record(self.context.clocks.monotonic.now().since(began).as_secs_f64(), &[]);
+        }
+        self.settle_lags();
         // What was appended meanwhile, or a truncation that overtook the flush.
         self.flush_if_needed();
         self.tell_loop();

@@ -1,15 +1,17 @@
 //! The session stage. There are no sessions yet: every request is complete in itself and is answered with session id 0,
 //! which tells the requester to send a complete one next time, too (S74).
 
-use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::task::{Context, Poll};
 
 use futures::future::Either;
 use futures::{FutureExt as _, future};
+use highwater_serving::admission::Overloaded;
 use highwater_serving::fetch::{Fetch, Fetched};
 use highwater_types::{ErrorCode, ReplicationError};
 use tower::{Layer, Service};
+
+use super::Refused;
 
 /// Puts the session stage in front of another.
 #[derive(Clone, Copy, Debug)]
@@ -29,35 +31,33 @@ pub(crate) struct Session<S> {
     inner: S,
 }
 
-type Outcome = Result<Fetched, ReplicationError>;
+type Outcome = Result<Fetched, Refused>;
 
 impl<S> Service<Fetch> for Session<S>
 where
-    S: Service<Fetch, Response = Fetched, Error = Infallible>,
+    S: Service<Fetch, Response = Fetched, Error = Overloaded>,
 {
     type Response = Fetched;
-    type Error = ReplicationError;
-    type Future = Either<Ready<Outcome>, future::Map<S::Future, fn(Result<Fetched, Infallible>) -> Outcome>>;
+    type Error = Refused;
+    type Future = Either<Ready<Outcome>, future::Map<S::Future, fn(Result<Fetched, Overloaded>) -> Outcome>>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ReplicationError>> {
-        self.inner.poll_ready(cx).map_err(|never| match never {})
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Refused>> {
+        self.inner.poll_ready(cx).map_err(Refused::Overloaded)
     }
 
     fn call(&mut self, fetch: Fetch) -> Self::Future {
         let request = &fetch.request;
         if request.session_id != 0 || request.session_epoch > 0 {
-            return Either::Left(ready(Err(ReplicationError::new(
+            return Either::Left(ready(Err(Refused::Session(ReplicationError::new(
                 ErrorCode::InvalidRequest,
                 format!(
                     "fetch session {} is not known; send a complete request without a session",
                     request.session_id
                 ),
-            ))));
+            )))));
         }
-        let answered: fn(Result<Fetched, Infallible>) -> Outcome = |outcome| match outcome {
-            Ok(fetched) => Ok(fetched),
-            Err(never) => match never {},
-        };
+        let answered: fn(Result<Fetched, Overloaded>) -> Outcome =
+            |outcome| outcome.map_err(Refused::Overloaded);
         Either::Right(self.inner.call(fetch).map(answered))
     }
 }
@@ -99,7 +99,10 @@ mod tests {
         };
         let fetch = Fetch::new(request, MonotonicTime::ZERO, None);
         let outcome = SessionLayer.layer(inner).oneshot(fetch).await;
-        outcome.map(|fetched| fetched.response.session_id).map_err(|error| error.code)
+        outcome.map(|fetched| fetched.response.session_id).map_err(|refused| match refused {
+            Refused::Session(error) => error.code,
+            Refused::Overloaded(overloaded) => panic!("{overloaded}"),
+        })
     }
 
     #[tokio::test]

@@ -8,8 +8,9 @@ use std::sync::Weak;
 
 use bytes::Bytes;
 use highwater_log::OffsetRange;
-use highwater_node::{PushError, SerialQueue};
-use highwater_types::{Offset, ReplicationError};
+pub(super) use highwater_node::FlushQueue;
+use highwater_node::{Flush, PushError, SerialQueue};
+use highwater_types::{Offset, ReplicationError, TraceContext};
 use tokio::sync::oneshot;
 
 use super::handle::LedPartition;
@@ -18,16 +19,14 @@ use crate::produce::CheckedBatches;
 /// Appends that become one write, at most.
 const MERGED_APPENDS_MAX: usize = 128;
 
-/// A flush that runs, and one that covers everything appended meanwhile. They are run one by one: were the one that waits
-/// taken together with one that begins, a full queue would not mean that one is still to begin.
-const FLUSHES: usize = 2;
-
 /// What to append.
 #[derive(Debug)]
 pub(super) struct Append {
     pub(super) batches: CheckedBatches,
     /// Refused while the in-sync set is too small (S61).
     pub(super) needs_min_isr: bool,
+    /// The trace that it belongs to.
+    pub(super) trace: Option<TraceContext>,
     pub(super) reply: oneshot::Sender<Result<Appended, ReplicationError>>,
 }
 
@@ -67,35 +66,6 @@ impl AppendQueue {
     }
 }
 
-/// The queue of flushes.
-#[derive(Debug)]
-pub(super) struct FlushQueue(SerialQueue<()>);
-
-impl FlushQueue {
-    pub(super) fn new(name: &str, partition: Weak<LedPartition>) -> Self {
-        Self(SerialQueue::new(format!("flush {name}"), FLUSHES, 1, move |_| {
-            if let Some(partition) = partition.upgrade() {
-                partition.run_flush();
-            }
-        }))
-    }
-
-    /// Asks for a flush of what is appended by now. When there is no room, one is waiting that has not begun.
-    pub(super) fn request(&self) {
-        match self.0.try_push(()) {
-            Ok(()) | Err(PushError::Full(()) | PushError::Closed(())) => {}
-        }
-    }
-
-    pub(super) fn has_panicked(&self) -> bool {
-        self.0.has_panicked()
-    }
-
-    pub(super) async fn close(&self) {
-        self.0.close().await;
-    }
-}
-
 impl LedPartition {
     /// One write for all of `appends`. *Blocks.*
     fn run_appends(&self, appends: Vec<Append>) {
@@ -110,9 +80,13 @@ impl LedPartition {
             return;
         }
         let inputs: Vec<Bytes> = accepted.iter().map(|append| append.batches.bytes.clone()).collect();
+        let traces: Vec<Option<TraceContext>> = accepted.iter().map(|append| append.trace).collect();
         let now = self.context.now();
-        match self.replica.append(&inputs, now.wall, now.monotonic) {
+        match self.replica.append_traced(&inputs, &traces, now.wall, now.monotonic) {
             Ok(appended) => {
+                if let Some(meters) = self.telemetry().meters() {
+                    meters.append.record(self.now().since(now.monotonic).as_secs_f64(), &[]);
+                }
                 debug_assert_eq!(appended.inputs.len(), accepted.len(), "a range per input");
                 let log_start = self.replica.log().log_start();
                 for (append, range) in accepted.into_iter().zip(appended.inputs) {
@@ -143,11 +117,16 @@ impl LedPartition {
         }
         if append.needs_min_isr { self.replica.check_min_isr() } else { Ok(()) }
     }
+}
 
-    /// *Blocks.*
+impl Flush for LedPartition {
     fn run_flush(&self) {
-        match self.replica.flush(self.context.clocks.monotonic.now()) {
+        let began = self.now();
+        match self.replica.flush(began) {
             Ok(flushed) => {
+                if let Some(meters) = self.telemetry().meters() {
+                    meters.flush.record(self.now().since(began).as_secs_f64(), &[]);
+                }
                 self.flushes.reach(flushed);
                 self.execute_effects();
             }

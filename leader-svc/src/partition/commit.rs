@@ -6,7 +6,7 @@
 //! the outcome open. Whoever waits registers first and looks at the value again.
 
 use highwater_protocol::leader::CommitStatus;
-use highwater_types::{ErrorCode, Offset, ReplicationError};
+use highwater_types::{ErrorCode, Offset, ReplicationError, TraceContext};
 use highwater_wire::produce::{Acks, Produced};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
@@ -16,7 +16,7 @@ use super::handle::LedPartition;
 use crate::produce::CheckedBatches;
 
 impl LedPartition {
-    /// Appends, and waits for what `acks` asks for, until `until` at most.
+    /// Appends, and waits for what `acks` asks for, until `until` at most; `call` is the span of the call, where it is traced.
     ///
     /// # Errors
     /// The partition's error. After [`ErrorCode::RequestTimedOut`] and [`ErrorCode::NotEnoughReplicasAfterAppend`] the
@@ -26,13 +26,20 @@ impl LedPartition {
         batches: CheckedBatches,
         acks: Acks,
         until: Instant,
+        call: Option<TraceContext>,
     ) -> Result<Produced, ReplicationError> {
         if acks == Acks::All {
             // Looked at again when it is its turn; here it spares the queue.
             self.replica.check_min_isr()?;
         }
         let (reply, appended) = oneshot::channel();
-        let append = Append { batches, needs_min_isr: acks == Acks::All, reply };
+        let trace = self.begin_append(call);
+        let append = Append {
+            batches,
+            needs_min_isr: acks == Acks::All,
+            trace: trace.map(|trace| trace.append),
+            reply,
+        };
         timeout_at(until, self.appends.push(append))
             .await
             .map_err(|_| timed_out("to be appended; nothing was"))?
@@ -45,8 +52,17 @@ impl LedPartition {
             .map_err(|_| timed_out("for the append"))?
             .map_err(|_| self.queue_closed())??;
         let end = appended.range.end;
+        if let Some(trace) = &trace {
+            self.record_append(trace, appended.range.start, end);
+        }
         match acks {
-            Acks::All => self.committed(end, until).await?,
+            Acks::All => {
+                let began = self.now();
+                self.committed(end, until).await?;
+                if let Some(trace) = &trace {
+                    self.record_commit(trace, began, end);
+                }
+            }
             Acks::Leader if self.is_fsync() => self.flushed(end, until).await?,
             Acks::Leader | Acks::None => {}
         }

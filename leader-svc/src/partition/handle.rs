@@ -13,13 +13,14 @@ use highwater_log::{LogRead, OsStorage, ReadError, ReadLimits, TimestampHit};
 use highwater_node::Clocks;
 use highwater_protocol::delayed_fetch::Probe;
 use highwater_protocol::fetch::{FetchPartition, ReadPlan, Requester};
-use highwater_protocol::leader::LeaderEffect;
+use highwater_protocol::leader::{Answered, LeaderEffect};
 use highwater_replica::{LeaderReplica, Now};
 use highwater_serving::volume::on_disk;
 use highwater_serving::{FetchPurgatory, HostedReplica, ReplicaFacts, wait_for_readers};
+use highwater_telemetry::Telemetry;
 use highwater_types::{
-    Durability, ErrorCode, MonotonicTime, Offset, PartitionRecord, ReplicationError, TopicIdPartition,
-    TopicName, TopicRecord, WallTime,
+    Durability, ErrorCode, IsrMember, MonotonicTime, NodeId, Offset, PartitionRecord, ReplicationError,
+    TopicIdPartition, TopicName, TopicRecord, TraceContext, WallTime,
 };
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -41,6 +42,7 @@ pub(crate) struct PartitionContext {
     pub(crate) queued_appends: usize,
     /// Where tasks are started: effects are executed on the blocking pool, too.
     pub(crate) runtime: Handle,
+    pub(crate) telemetry: Telemetry,
 }
 
 impl PartitionContext {
@@ -118,6 +120,15 @@ impl LedPartition {
     /// The newest record of this leadership that was seen.
     pub(crate) fn record(&self) -> Arc<PartitionRecord> {
         Arc::clone(&self.record.lock())
+    }
+
+    /// What it records with.
+    pub(crate) fn telemetry(&self) -> &Telemetry {
+        &self.context.telemetry
+    }
+
+    pub(crate) fn now(&self) -> MonotonicTime {
+        self.context.clocks.monotonic.now()
     }
 
     pub(super) fn is_fsync(&self) -> bool {
@@ -317,8 +328,26 @@ impl HostedReplica for LedPartition {
         self.replica.probe(requester, request)
     }
 
+    fn is_in_sync(&self, follower: NodeId, request: &FetchPartition) -> bool {
+        let is_its =
+            |member: &IsrMember| member.node == follower && request.incarnation == Some(member.incarnation);
+        self.replica.isr().iter().any(is_its)
+    }
+
     fn appended_at(&self, offset: Offset) -> Option<MonotonicTime> {
         self.replica.appended_at(offset)
+    }
+
+    fn on_reading(&self, follower: NodeId, now: MonotonicTime) {
+        self.replica.on_follower_reads(follower, now);
+    }
+
+    fn on_answered(&self, follower: NodeId, answered: Answered, now: MonotonicTime) {
+        self.replica.on_follower_answered(follower, answered, now);
+    }
+
+    fn traces(&self, from: Offset, to: Offset) -> Vec<(Offset, TraceContext)> {
+        self.replica.traces(from, to)
     }
 
     fn read(&self, from: Offset, limits: ReadLimits) -> Result<LogRead, ReadError> {

@@ -12,6 +12,7 @@ use highwater_coordination::ClusterView;
 use highwater_node::Clocks;
 use highwater_node::grpc::Deadline;
 use highwater_protocol::fetch::check_epoch;
+use highwater_serving::observe::CallSpan;
 use highwater_serving::offsets::known_by_both;
 use highwater_serving::registry::with_hint;
 use highwater_serving::{PartitionHost as _, Registry, fetch::before};
@@ -35,11 +36,12 @@ impl Appender {
         Self { host, clocks }
     }
 
-    /// Appends, and waits for what the request's acks ask for.
+    /// Appends, and waits for what the request's acks ask for; `call` is the span of the call.
     pub(crate) async fn produce(
         &self,
         request: ProduceRequest,
         deadline: Option<Deadline>,
+        call: CallSpan,
     ) -> Vec<ProduceResult> {
         let until = Instant::now() + before(deadline, request.timeout);
         let view = self.host.view();
@@ -47,7 +49,7 @@ impl Appender {
             let view = &view;
             async move {
                 let (topic, index) = (known_by_both(view, &partition.topic), partition.partition);
-                let outcome = self.one(view, partition, request.acks, until).await;
+                let outcome = self.one(view, partition, (request.acks, until), call).await;
                 ProduceResult { topic, partition: index, outcome }
             }
         }))
@@ -58,8 +60,8 @@ impl Appender {
         &self,
         view: &ClusterView,
         asked: ProducePartition,
-        acks: Acks,
-        until: Instant,
+        (acks, until): (Acks, Instant),
+        call: CallSpan,
     ) -> Result<Produced, ReplicationError> {
         let (topic, found) = self.host.find(view, &asked.topic, asked.partition);
         // By the view of that moment: the leadership may have moved while the request waited.
@@ -70,6 +72,6 @@ impl Appender {
         check_epoch(asked.current_leader_epoch, partition.replica().epoch()).map_err(hinted)?;
         let max_message_bytes = partition.topic_record().properties.max_message_bytes;
         let batches = batches::check(asked.records, max_message_bytes, self.clocks.wall_now()).await?;
-        partition.produce(batches, acks, until).await.map_err(hinted)
+        partition.produce(batches, acks, until, call.0).await.map_err(hinted)
     }
 }

@@ -126,6 +126,7 @@ async fn bench() -> Bench {
         events,
         queued_appends: 16,
         runtime: Handle::current(),
+        telemetry: highwater_telemetry::Telemetry::off(),
     };
     let timeout = Duration::from_secs(3);
     let shared = Shared {

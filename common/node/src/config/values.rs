@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use highwater_telemetry::{LogFormat, OtlpEndpoint, SamplingRatio};
-use highwater_types::{Endpoint, NodeId, units};
+use highwater_types::{ByteRate, Endpoint, NodeId, ThrottledReplicas, units};
 
 /// A type that a setting can have.
 pub trait SettingValue: Sized {
@@ -89,6 +89,18 @@ impl SettingValue for u32 {
 impl SettingValue for NonZeroU32 {
     fn read(text: &str) -> Result<Self, String> {
         parsed(text, "whole numbers from 1 on")
+    }
+}
+
+impl SettingValue for ByteRate {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl SettingValue for ThrottledReplicas {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
     }
 }
 
