@@ -15,7 +15,7 @@ use highwater_client::transport::TransportOptions;
 use highwater_client::{Backoff, ClientError, LeaderView, LeaderViewConfig};
 use highwater_coordination::{
     Coordination, CoordinationError, FileCoordination, FileOptions, Membership, RotationError,
-    open_etcd, register_endpoint,
+    register_endpoint,
 };
 use highwater_node::config::{CommonSettings, CoordinationTarget, advertised_endpoint};
 use highwater_node::grpc::{GrpcServer, Health, Listener, ServeError};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_coordination::{
-    Coordination, CoordinationError, FileCoordination, FileOptions, Membership, open_etcd, register_endpoint,
+    Coordination, CoordinationError, FileCoordination, FileOptions, Membership, register_endpoint,
 };
 use highwater_node::config::{CommonSettings, CoordinationTarget, advertised_endpoint};
 use highwater_node::grpc::{GrpcServer, Listener, ServeError};
