@@ -49,12 +49,19 @@ fn environment(set: &Value, container: &Value) -> BTreeMap<String, String> {
             Some("metadata.namespace") => text(&set["metadata"]["namespace"]),
             Some("metadata.labels['apps.kubernetes.io/pod-index']") => ordinal.clone(),
             Some("spec.nodeName") => "node1".to_owned(),
-            Some(other) => panic!("a field that no pod is known to have: {other}"),
+            Some(path) => text(label(set, path)),
             None => expanded(&text(&variable["value"]), &environment),
         };
         environment.insert(text(&variable["name"]), value);
     }
     environment
+}
+
+/// What a path like `metadata.labels['NAME']` leads to in the pods of a StatefulSet.
+fn label<'a>(set: &'a Value, path: &str) -> &'a Value {
+    let name = path.strip_prefix("metadata.labels['").and_then(|path| path.strip_suffix("']"));
+    let name = name.unwrap_or_else(|| panic!("a field that no pod is known to have: {path}"));
+    &set["spec"]["template"]["metadata"]["labels"][name]
 }
 
 /// `$(NAME)` stands for what an earlier variable holds.

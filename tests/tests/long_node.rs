@@ -1,0 +1,211 @@
+//! The overlays on a real node: a kubelet runs the image that is built here, and what was acknowledged outlives its pods.
+//! One test in this file: its thread gets a network of its own.
+
+#![allow(clippy::indexing_slicing, reason = "JSON answers null where there is nothing")]
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use system_tests::history::{History, Outcome};
+use system_tests::kube::{Node, Said, images};
+use system_tests::traffic::Traffic;
+use system_tests::{parts, programs, wait};
+use tonic::transport::{Channel, Endpoint};
+
+/// As the manifests name it, written in full.
+const IMAGE: &str = "docker.io/library/highwater:0.1.0";
+const TOPIC: &str = "orders";
+/// Pods are pulled up in seconds; this bounds a busy machine.
+const SETTLES_WITHIN: Duration = Duration::from_secs(180);
+/// How many records are acknowledged before, between and after what happens to the pods.
+const ACKNOWLEDGED: usize = 200;
+/// A producer that is refused tries again after this.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The cluster, and what a person does with it.
+struct Deployed(Node);
+
+impl Deployed {
+    async fn kubectl(&self, arguments: &[&str]) -> Said {
+        self.0.kubectl().run(["--namespace=highwater"].iter().chain(arguments)).await
+    }
+
+    async fn apply(&self, overlay: &str) {
+        let overlay = programs::repository().join("deploy/kubernetes/overlays").join(overlay);
+        self.0.kubectl().apply(&overlay, &[]).await.quietly();
+    }
+
+    /// Waits until a pod that may not be there yet is ready.
+    async fn ready(&self, pod: &str) {
+        let pod = format!("pod/{pod}");
+        let wait = ["wait", "--for=condition=Ready", "--timeout=1s", &pod];
+        wait::until(&format!("{pod} to be ready"), SETTLES_WITHIN, async || {
+            self.kubectl(&wait).await.done.then_some(())
+        })
+        .await;
+    }
+
+    /// The command line tool, in the leader's pod.
+    async fn highwater(&self, arguments: &[&str]) -> Said {
+        let exec = ["exec", "leader-svc-1", "--", "highwater"];
+        self.kubectl(&exec.into_iter().chain(arguments.iter().copied()).collect::<Vec<_>>()).await
+    }
+
+    /// Creates a topic of one partition, of which two replicas must hold what is acknowledged.
+    async fn create(&self, topic: &str, replicas: &str) {
+        let replicas = format!("--replicas={replicas}");
+        let said =
+            self.highwater(&["topics", "create", topic, &replicas, "--property=min.insync.replicas=2"]).await;
+        assert!(said.done, "{said:?}");
+    }
+
+    async fn field(&self, object: &str, path: &str) -> String {
+        let said = self.kubectl(&["get", object, &format!("--output=jsonpath={{{path}}}")]).await;
+        said.quietly().to_owned()
+    }
+
+    /// grpcurl on the node, which asks the cluster for names.
+    async fn grpcurl(&self, options: &[&str], name: &str, rest: &[&str]) -> String {
+        let program = parts::grpcurl().expect("just looked");
+        let mut command = self.0.machine().command(program);
+        let address = name.replacen(':', ".highwater.svc.cluster.local:", 1);
+        let output = command
+            .arg("-plaintext")
+            .args(options)
+            .arg(address)
+            .args(rest)
+            .output()
+            .await
+            .expect("it starts");
+        assert!(output.status.success(), "{name} {rest:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("it prints text")
+    }
+
+    async fn call(&self, name: &str, method: &str, request: &Value) -> Value {
+        let method = format!("highwater.v1.{method}");
+        let answer = self.grpcurl(&["-d", &request.to_string()], name, &[&method]).await;
+        serde_json::from_str(&answer).expect("grpcurl prints JSON")
+    }
+}
+
+fn traffic(address: &str, port: u16) -> Traffic {
+    let endpoint = Endpoint::from_shared(format!("http://{address}:{port}")).expect("an address makes a URL");
+    let within = Duration::from_secs(5);
+    let channel: Channel = endpoint.connect_timeout(within).timeout(within).connect_lazy();
+    Traffic::new(channel, TOPIC, 0)
+}
+
+/// Producers' load, until it is told to end.
+struct Load {
+    history: Rc<History>,
+    ending: Rc<Cell<bool>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Load {
+    fn start(mut traffic: Traffic) -> Self {
+        let (history, ending) = (Rc::new(History::default()), Rc::new(Cell::new(false)));
+        let (noted, end) = (Rc::clone(&history), Rc::clone(&ending));
+        let task = tokio::task::spawn_local(async move {
+            for number in 0_u64.. {
+                if end.get() {
+                    break;
+                }
+                let outcome = traffic.produce(&noted, &format!("record-{number}")).await;
+                if !matches!(outcome, Outcome::Acknowledged(_)) {
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        });
+        Self { history, ending, task }
+    }
+
+    /// Waits until some more are acknowledged than now.
+    async fn goes_on(&self) {
+        let enough = self.history.acknowledged() + ACKNOWLEDGED;
+        wait::until("more acknowledged records", SETTLES_WITHIN, async || {
+            (self.history.acknowledged() >= enough).then_some(())
+        })
+        .await;
+    }
+
+    async fn end(self) -> Rc<History> {
+        self.ending.set(true);
+        self.task.await.expect("the load ends");
+        self.history
+    }
+}
+
+#[tokio::test]
+async fn the_overlays_run_on_a_real_node_and_lose_nothing_when_pods_are_deleted() {
+    if parts::grpcurl().is_none() {
+        return;
+    }
+    let Some(node) = Node::start().await else { return };
+    node.import(&images::highwater(node.place(), IMAGE)).await;
+    let deployed = Deployed(node);
+    let namespace = programs::repository().join("deploy/kubernetes/namespace.yaml");
+    deployed.0.kubectl().run(["apply".as_ref(), "-f".as_ref(), namespace.as_os_str()]).await.quietly();
+    deployed.apply("pair").await;
+    for pod in ["leader-svc-1", "follower-agent-2", "follower-agent-3"] {
+        deployed.ready(pod).await;
+    }
+    serves_by_every_name(&deployed).await;
+    tokio::task::LocalSet::new().run_until(loses_nothing(&deployed)).await;
+}
+
+/// Lists, produces and fetches, through the service and through the pods' own names.
+async fn serves_by_every_name(deployed: &Deployed) {
+    let leader = "leader-svc-1.leader-svc:9400";
+    let agents = ["follower-agent-2.follower-agent:9401", "follower-agent-3.follower-agent:9401"];
+    for name in ["highwater:9400", leader].into_iter().chain(agents) {
+        let services = deployed.grpcurl(&[], name, &["list"]).await;
+        assert!(services.lines().any(|line| line == "highwater.v1.LogService"), "{name}: {services}");
+    }
+    let topic = "by-hand";
+    deployed.create(topic, "1,2,3").await;
+    let record = json!({"acks": "ACKS_ALL", "partitions": [
+        {"topic": topic, "partition": 0, "plain_records": [{"value_text": "by hand"}]}]});
+    wait::until("an acknowledged record", SETTLES_WITHIN, async || {
+        let answer = deployed.call("highwater:9400", "LogService/Produce", &record).await;
+        answer["partitions"][0]["error"].is_null().then_some(())
+    })
+    .await;
+    let fetch = json!({"partitions": [{"topic": topic, "partition": 0, "fetch_offset": 0}]});
+    for name in ["highwater:9400", leader].into_iter().chain(agents) {
+        wait::until(&format!("the record from {name}"), SETTLES_WITHIN, async || {
+            let answer = deployed.call(name, "LogService/Fetch", &fetch).await;
+            answer["partitions"][0]["records"].is_string().then_some(())
+        })
+        .await;
+    }
+}
+
+/// Deletes pods while records are produced with `acks=all`: in order, and with no time to end.
+async fn loses_nothing(deployed: &Deployed) {
+    deployed.create(TOPIC, "1,2,3").await;
+    let service = deployed.field("service/highwater", ".spec.clusterIP").await;
+    let load = Load::start(traffic(&service, 9400));
+    load.goes_on().await;
+    let at_once = ["--grace-period=0", "--force"].as_slice();
+    for (pod, how) in
+        [("leader-svc-1", &[] as &[&str]), ("follower-agent-2", at_once), ("leader-svc-1", at_once)]
+    {
+        let said = deployed.kubectl(&[&["delete", "pod", pod], how].concat()).await;
+        assert!(said.done, "{said:?}");
+        deployed.ready(pod).await;
+        load.goes_on().await;
+    }
+    let history = load.end().await;
+    let end = traffic(&service, 9400).read_all(&history).await;
+    for pod in ["pod/follower-agent-2", "pod/follower-agent-3"] {
+        let mut replica = traffic(&deployed.field(pod, ".status.podIP").await, 9401);
+        wait::until(&format!("{pod} to have everything"), SETTLES_WITHIN, async || {
+            (replica.read_all(&history).await == end).then_some(())
+        })
+        .await;
+    }
+    history.assert_holds();
+}
