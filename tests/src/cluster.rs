@@ -243,7 +243,6 @@ pub struct Server {
     program: Program,
     address: SocketAddr,
     data_dir: PathBuf,
-    coordination: PathBuf,
     output: PathBuf,
     settings: BTreeMap<String, String>,
     environment: Vec<(OsString, OsString)>,
@@ -252,14 +251,14 @@ pub struct Server {
 
 impl Server {
     fn new(place: &Path, node: i32, program: Program) -> Self {
+        let store = format!("file:{}", coordination_dir(place).display());
         Self {
             node,
             program,
             address: ports::loopback(),
             data_dir: data_dir(place, node),
-            coordination: coordination_dir(place),
             output: place.join(format!("{program}-{node}.log")),
-            settings: BTreeMap::new(),
+            settings: BTreeMap::from([("coordination".to_owned(), store)]),
             environment: Vec::new(),
             process: None,
         }
@@ -349,7 +348,6 @@ impl Server {
         let mut line = CommandLine::new(programs::path(&self.program.to_string()))
             .args(["--node-id", &self.node.to_string(), "--listen", &self.address.to_string()])
             .args([OsString::from("--data-dir"), self.data_dir.clone().into()])
-            .args(["--coordination", &format!("file:{}", self.coordination.display())])
             .envs(environment)
             .envs(self.environment.clone());
         for (key, value) in &self.settings {
