@@ -4,9 +4,11 @@
 #![allow(clippy::indexing_slicing, reason = "JSON answers null where there is nothing")]
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
+use highwater_telemetry::names::attribute;
 use serde_json::{Value, json};
 use system_tests::history::{History, Outcome};
 use system_tests::kube::{Node, Said, images};
@@ -23,6 +25,10 @@ const SETTLES_WITHIN: Duration = Duration::from_secs(180);
 const ACKNOWLEDGED: usize = 200;
 /// A producer that is refused tries again after this.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// What a replica that comes back has to catch up on, in records of 64 KiB, and how fast it may.
+const BACKLOG: usize = 32;
+const RATE: &str = "100kB/s";
 
 /// The cluster, and what a person does with it.
 struct Deployed(Node);
@@ -58,6 +64,29 @@ impl Deployed {
         let replicas = format!("--replicas={replicas}");
         let said =
             self.highwater(&["topics", "create", topic, &replicas, "--property=min.insync.replicas=2"]).await;
+        assert!(said.done, "{said:?}");
+    }
+
+    /// The deployments of an overlay, each with its image.
+    async fn images(&self, overlay: &str) -> Vec<(String, String)> {
+        let overlay = programs::repository().join("deploy/kubernetes/overlays").join(overlay);
+        let lines = "--output=jsonpath={range .items[?(@.kind==\"Deployment\")]}\
+                     {.metadata.name} {.spec.template.spec.containers[0].image}{\"\\n\"}{end}";
+        let said = self.0.kubectl().apply(&overlay, &["--dry-run=server", lines]).await;
+        let pairs = said.quietly().lines().filter_map(|line| line.split_once(' '));
+        pairs.map(|(name, image)| (name.to_owned(), image.to_owned())).collect()
+    }
+
+    /// What Jaeger's API answers, through the API server.
+    async fn jaeger(&self, query: &str) -> Value {
+        let path = format!("/api/v1/namespaces/highwater/services/jaeger:http/proxy/api/{query}");
+        self.0.kubectl().run(["get", "--raw", &path]).await.json()
+    }
+
+    /// Waits until every pod of an object is of its newest revision, and ready.
+    async fn settles(&self, object: &str) {
+        let bound = format!("--timeout={}s", SETTLES_WITHIN.as_secs());
+        let said = self.kubectl(&["rollout", "status", object, &bound]).await;
         assert!(said.done, "{said:?}");
     }
 
@@ -154,6 +183,8 @@ async fn the_overlays_run_on_a_real_node_and_lose_nothing_when_pods_are_deleted(
     }
     serves_by_every_name(&deployed).await;
     tokio::task::LocalSet::new().run_until(loses_nothing(&deployed)).await;
+    throttles(&deployed).await;
+    traces(&deployed).await;
 }
 
 /// Lists, produces and fetches, through the service and through the pods' own names.
@@ -208,4 +239,81 @@ async fn loses_nothing(deployed: &Deployed) {
         .await;
     }
     history.assert_holds();
+}
+
+/// A replica that comes back with much to catch up on is held to the rate that was set, and `lag` says why.
+async fn throttles(deployed: &Deployed) {
+    let agents = "statefulset/follower-agent";
+    assert!(deployed.kubectl(&["scale", agents, "--replicas=1"]).await.done);
+    let gone = ["wait", "--for=delete", "pod/follower-agent-3", "--timeout=60s"];
+    assert!(deployed.kubectl(&gone).await.done);
+    deployed.create("bulk", "1,2,3").await;
+    let record = json!({ "value_text": "x".repeat(64 << 10) });
+    let partition = json!({"topic": "bulk", "partition": 0, "plain_records": [record]});
+    let request = json!({"acks": "ACKS_LEADER", "partitions": [partition]});
+    for _ in 0..BACKLOG {
+        wait::until("an acknowledged record", SETTLES_WITHIN, async || {
+            let answer = deployed.call("highwater:9400", "LogService/Produce", &request).await;
+            answer["partitions"][0]["error"].is_null().then_some(())
+        })
+        .await;
+    }
+    let said = deployed.highwater(&["throttle", "set", "--leader-rate", RATE]).await;
+    assert!(said.done, "{said:?}");
+    assert!(deployed.kubectl(&["scale", agents, "--replicas=2"]).await.done);
+    wait::until("lag to say that a replica is throttled", SETTLES_WITHIN, async || {
+        let said = deployed.highwater(&["lag", "--output=json"]).await;
+        said.out.lines().any(|row| row.contains("\"bulk\"") && row.contains("\"throttled\"")).then_some(())
+    })
+    .await;
+    let said = deployed.highwater(&["throttle", "clear"]).await;
+    assert!(said.done, "{said:?}");
+}
+
+/// The trace of a record, made by every program, arrives in Jaeger's pod through the collector's.
+async fn traces(deployed: &Deployed) {
+    for (name, image) in deployed.images("pair-tracing").await {
+        let program = match name.as_str() {
+            "otel-collector" => parts::find("otelcol").map(|part| part.join("otelcol")),
+            "jaeger" => parts::find("jaeger").map(|part| part.join("jaeger")),
+            "prometheus" => parts::find("prometheus").map(|part| part.join("usr/bin/prometheus")),
+            other => panic!("no image for {other}"),
+        };
+        let Some(program) = program else { return };
+        let archive = images::of_program(deployed.0.place(), &program, &format!("docker.io/{image}"));
+        deployed.0.import(&archive).await;
+    }
+    deployed.apply("pair-tracing").await;
+    let deployments = ["otel-collector", "jaeger", "prometheus"].map(|name| format!("deployment/{name}"));
+    for object in ["statefulset/leader-svc", "statefulset/follower-agent"]
+        .into_iter()
+        .map(str::to_owned)
+        .chain(deployments)
+    {
+        deployed.settles(&object).await;
+    }
+    deployed.create("traced", "1,2,3").await;
+    let partition = json!({"topic": "traced", "partition": 0, "plain_records": [{"value_text": "a record"}]});
+    let request = json!({"acks": "ACKS_ALL", "partitions": [partition]});
+    wait::until("a trace with both followers", SETTLES_WITHIN, async || {
+        deployed.call("highwater:9400", "LogService/Produce", &request).await;
+        let traces = deployed.jaeger("traces?service=follower-agent&operation=replicate%20traced").await;
+        traces["data"].as_array().into_iter().flatten().find_map(|trace| {
+            let followers = followers(trace, "replicate traced");
+            let services = trace["processes"].as_object().into_iter().flatten();
+            let led = services.into_iter().any(|(_, process)| process["serviceName"] == "leader-svc");
+            (led && followers == ["2", "3"]).then_some(())
+        })
+    })
+    .await;
+}
+
+/// The nodes that made a span of this name, in order.
+fn followers(trace: &Value, operation: &str) -> Vec<String> {
+    let spans =
+        trace["spans"].as_array().into_iter().flatten().filter(|span| span["operationName"] == operation);
+    let tags = spans.flat_map(|span| span["tags"].as_array().into_iter().flatten());
+    let ids = tags.filter(|tag| tag["key"] == attribute::FOLLOWER_ID);
+    let ids = ids.map(|tag| tag["value"].to_string().trim_matches('"').to_owned());
+    ids.collect::<BTreeSet<String>>().into_iter().collect()
 }
