@@ -15,7 +15,7 @@ use highwater_client::transport::TransportOptions;
 use highwater_client::{Backoff, ClientError, LeaderView, LeaderViewConfig};
 use highwater_coordination::{
     Coordination, CoordinationError, FileCoordination, FileOptions, Membership, RotationError,
-    register_endpoint,
+    open_etcd, register_endpoint,
 };
 use highwater_node::config::{CommonSettings, CoordinationTarget, advertised_endpoint};
 use highwater_node::grpc::{GrpcServer, Health, Listener, ServeError};
@@ -128,6 +128,7 @@ async fn open_store(config: &Config) -> Result<Arc<dyn Coordination>, AgentError
         CoordinationTarget::File(directory) => {
             Ok(Arc::new(FileCoordination::open(directory, FileOptions::default()).await?))
         }
+        CoordinationTarget::Etcd(endpoints) => Ok(open_etcd(endpoints).await?),
         CoordinationTarget::Leader(addresses) => {
             let view = LeaderViewConfig {
                 transport: transport(&config.own),

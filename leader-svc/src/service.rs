@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_coordination::{
-    Coordination, CoordinationError, FileCoordination, FileOptions, Membership, register_endpoint,
+    Coordination, CoordinationError, FileCoordination, FileOptions, Membership, open_etcd, register_endpoint,
 };
 use highwater_node::config::{CommonSettings, CoordinationTarget, advertised_endpoint};
 use highwater_node::grpc::{GrpcServer, Listener, ServeError};
@@ -280,6 +280,7 @@ async fn open_store(target: &CoordinationTarget) -> Result<Arc<dyn Coordination>
         CoordinationTarget::File(directory) => {
             Ok(Arc::new(FileCoordination::open(directory, FileOptions::default()).await?))
         }
+        CoordinationTarget::Etcd(endpoints) => Ok(open_etcd(endpoints).await?),
         CoordinationTarget::Leader(_) => {
             Err(BuildError::Config("leader-svc needs a store of its own to write to".to_owned()))
         }

@@ -147,7 +147,8 @@ pub async fn of_two_racing_swaps_exactly_one_commits(store: &dyn FreshStore) {
                 leader_epoch: Some(current.leader_epoch.map_or(LeaderEpoch::FIRST, LeaderEpoch::next)),
                 ..current.clone()
             };
-            record.isr = vec![IsrMember { node: node(raw), incarnation: incarnation(raw) }];
+            record.isr =
+                [1, 2].map(|raw| IsrMember { node: node(raw), incarnation: incarnation(raw) }).to_vec();
             record
         };
         let version = current.partition_epoch;

@@ -2,11 +2,12 @@
 //! the record by compare-and-swap, and leads only once that is known to be committed.
 //!
 //! What must hold: the epoch that is proposed lies above the record's and above every epoch that the candidate's own
-//! directory has seen; only a new partition's first leader changes the in-sync set. Deliberately absent: taking over from
-//! another leader, handing over, unclean election.
+//! directory has seen. Taking over from another leader, handing over and unclean election are in
+//! `takeover`.
 
 use std::time::Duration;
 
+use highwater_types::planted::{PlantedFault, is_planted};
 use highwater_types::{Incarnation, IsrMember, LeaderEpoch, NodeId, Offset, PartitionRecord};
 
 /// What a node brings to an election for one partition: read from its directory while it holds the partition's lock.
@@ -62,6 +63,24 @@ pub enum Ineligible {
         /// The in-sync set's entry for the node.
         listed: Option<Incarnation>,
     },
+    /// The recorded leader does not take over from itself: it renews its leadership.
+    #[error("leads already: it renews its leadership instead")]
+    LeadsAlready,
+    /// A successor was named that is not in the in-sync set.
+    #[error("node {node} is not in sync")]
+    NotInSync {
+        /// The successor.
+        node: NodeId,
+    },
+    /// Neither the topic nor a person allows an unclean election now (design.md 6.13).
+    #[error("an unclean election is not allowed")]
+    UncleanForbidden,
+    /// Nobody has led the partition: there is nothing that an unclean election could pass over.
+    #[error("the partition is new")]
+    NothingToLose,
+    /// The candidate is in sync: it takes over without loss.
+    #[error("in sync: no unclean election is needed")]
+    ElectableAnyway,
     /// No epoch is left above those in use.
     #[error("leader epochs are used up")]
     EpochsUsedUp,
@@ -113,11 +132,9 @@ pub fn renewed_leadership(
     if record.leader != Some(candidate.node) {
         return Err(Ineligible::NotTheRecordedLeader { recorded: record.leader });
     }
-    if !record.is_electable(candidate.node, candidate.incarnation) {
-        return Err(Ineligible::NotElectable {
-            own: candidate.incarnation,
-            listed: record.isr_member(candidate.node).map(|m| m.incarnation),
-        });
+    crate::takeover::check_electable(record, candidate)?;
+    if is_planted(PlantedFault::EpochReused) {
+        return Ok(PartitionRecord { partition_epoch: record.partition_epoch.next(), ..record.clone() });
     }
     lead(record, candidate, record.isr.clone())
 }
@@ -145,25 +162,29 @@ pub fn first_leadership_delay(
     Some(stagger.saturating_mul(u32::try_from(waited_for).unwrap_or(u32::MAX)))
 }
 
-fn lead(
+/// The epoch of `candidate`'s leadership: above the record's and above every one that its directory has seen.
+pub(crate) fn next_epoch(record: &PartitionRecord, candidate: &Candidate) -> Result<LeaderEpoch, Ineligible> {
+    let adopted = record.adopted.and_then(|history| history.highest_epoch);
+    let highest = record.leader_epoch.max(candidate.highest_epoch).max(adopted);
+    let epoch = highest.map_or(LeaderEpoch::FIRST, LeaderEpoch::next);
+    if Some(epoch) <= highest { Err(Ineligible::EpochsUsedUp) } else { Ok(epoch) }
+}
+
+pub(crate) fn lead(
     record: &PartitionRecord,
     candidate: &Candidate,
     isr: Vec<IsrMember>,
 ) -> Result<PartitionRecord, Ineligible> {
-    let adopted = record.adopted.and_then(|history| history.highest_epoch);
-    let highest = record.leader_epoch.max(candidate.highest_epoch).max(adopted);
-    let epoch = highest.map_or(LeaderEpoch::FIRST, LeaderEpoch::next);
-    if Some(epoch) <= highest {
-        return Err(Ineligible::EpochsUsedUp);
-    }
+    let epoch = next_epoch(record, candidate)?;
     let proposed = PartitionRecord {
         leader: Some(candidate.node),
         leader_epoch: Some(epoch),
         isr,
+        resigned: None,
         partition_epoch: record.partition_epoch.next(),
         ..record.clone()
     };
-    debug_assert_eq!(crate::check_change(record, &proposed), Ok(()), "an election proposes a legal record");
+    debug_assert!(proposed.leader_epoch > record.leader_epoch, "every leadership is a new epoch");
     Ok(proposed)
 }
 

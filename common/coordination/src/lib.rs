@@ -19,7 +19,9 @@ mod file;
 mod liveness;
 mod membership;
 mod node_record;
+pub mod reassign;
 mod rules;
+mod takeover;
 mod view;
 
 pub use contract::{CasOutcome, Coordination, Liveness};
@@ -30,4 +32,7 @@ pub use liveness::{LivenessObserver, ProgramState};
 pub use membership::Membership;
 pub use node_record::{DiskVerdict, RotationError, register_endpoint, rotate_disk_identity, update_node};
 pub use rules::{check_change, check_creation};
+pub use takeover::{
+    UncleanOrder, preferred_leader, resignation, successor, take_over, take_over_delay, unclean_leadership,
+};
 pub use view::{ClusterView, ViewChanges, ViewPublisher};

@@ -1,6 +1,7 @@
 //! What holds for every partition and topic record, checked before a record is written: the last defence of the store
 //! against a caller's fault. Pure.
 
+use highwater_types::planted::{PlantedFault, is_planted};
 use highwater_types::{NodeId, PartitionIndex, PartitionRecord, TopicRecord};
 
 /// Checks that `new` may follow `current`, whoever proposes it:
@@ -8,7 +9,10 @@ use highwater_types::{NodeId, PartitionIndex, PartitionRecord, TopicRecord};
 /// - same partition and adopted history; replicas are distinct and at least one;
 /// - the in-sync set names each node once, only replicas, and never becomes empty again (design.md 6.9);
 /// - a leader is in the in-sync set (LeaderInIsr), and every leadership is a new, higher leader epoch (design.md 6.2);
-/// - the leader epoch never falls.
+/// - the leader epoch never falls;
+/// - a new leadership's in-sync set is part of the one before, incarnations and all: only an unclean election breaks that,
+///   and is noted in the same record, for good (design.md 6.3, 6.6, 6.13);
+/// - added and removed replicas are replicas, and none is both; who resigned is named only while nobody leads.
 ///
 /// # Errors
 /// The broken rule, as text that names the partition.
@@ -29,7 +33,30 @@ pub fn check_change(current: &PartitionRecord, new: &PartitionRecord) -> Result<
     if new.leader.is_some() && new.leader != current.leader && new.leader_epoch <= current.leader_epoch {
         return broken("a new leader needs a new leader epoch");
     }
+    check_unclean(current, new).or_else(broken)
+}
+
+/// Whether what may have been acknowledged stays with the in-sync set, or its loss is on record.
+fn check_unclean(current: &PartitionRecord, new: &PartitionRecord) -> Result<(), &'static str> {
+    let is_noted = new.unclean != current.unclean;
+    if is_noted && (new.unclean.is_none() || new.highest_unclean_epoch() <= current.highest_unclean_epoch()) {
+        return Err("the note of an unclean election stays until a later one");
+    }
+    let begins = new.leader_epoch > current.leader_epoch;
+    if is_noted && (!begins || new.highest_unclean_epoch() != new.leader_epoch) {
+        return Err("an unclean election is noted with the leadership that begins by it");
+    }
+    let is_part = new.isr.iter().all(|member| current.isr.contains(member));
+    let is_free = is_noted || current.is_new() || any_replica_stands();
+    if begins && !is_part && !is_free {
+        return Err("a new leadership takes nobody into the in-sync set");
+    }
     Ok(())
+}
+
+/// Whether a test has broken the rules of who may stand.
+fn any_replica_stands() -> bool {
+    is_planted(PlantedFault::ElectFromOutsideIsr) || is_planted(PlantedFault::ElectAnyIncarnation)
 }
 
 /// Checks what `topic` and its partition records must be at creation.
@@ -70,6 +97,18 @@ fn check_members(record: &PartitionRecord) -> Result<(), &'static str> {
     }
     if record.isr.iter().any(|m| !record.has_replica(m.node)) {
         return Err("the in-sync set names a node that is not a replica");
+    }
+    if [&record.adding, &record.removing]
+        .iter()
+        .any(|nodes| !distinct(nodes.iter().copied()) || nodes.iter().any(|node| !record.has_replica(*node)))
+    {
+        return Err("added and removed replicas must be distinct and replicas");
+    }
+    if record.adding.iter().any(|node| record.removing.contains(node)) {
+        return Err("a replica is added and removed at once");
+    }
+    if record.leader.is_some() && record.resigned.is_some() {
+        return Err("a leader is named beside who resigned");
     }
     if record.leader_epoch.is_some() == record.isr.is_empty() {
         return Err("the in-sync set is empty exactly until the first leadership");

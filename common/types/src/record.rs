@@ -47,6 +47,39 @@ pub struct PartitionRecord {
     /// history (design.md 6.2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adopted: Option<AdoptedHistory>,
+    /// Replicas that a reassignment adds; they are among `replicas` (design.md 6.12).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub adding: Vec<NodeId>,
+    /// Replicas that a reassignment removes once the added ones are in sync; they are among `replicas` until then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removing: Vec<NodeId>,
+    /// Who gave the leadership up, and for whom; absent while there is a leader (design.md 6.11).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resigned: Option<Resignation>,
+    /// The newest unclean election; it stays (design.md 6.5, 6.13).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unclean: Option<UncleanElection>,
+}
+
+/// A leadership that was given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resignation {
+    /// Who led; it stands again only when nobody else does.
+    pub node: NodeId,
+    /// Who is to lead next and need not wait; absent when anybody in sync may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub successor: Option<NodeId>,
+}
+
+/// An election of a replica that may lack acknowledged records (design.md 6.13).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UncleanElection {
+    /// The leadership that began so. Cuts below a high watermark of an earlier epoch are legal from here on.
+    pub epoch: LeaderEpoch,
+    /// Where it began: what other replicas hold from here on is lost, unless the elected one held it too.
+    pub log_end: Offset,
+    /// The in-sync set that was passed over; what only its members hold is lost.
+    pub passed_over: Vec<IsrMember>,
 }
 
 /// What the importer of an adopted directory found in it.
@@ -73,6 +106,10 @@ impl PartitionRecord {
             leader_epoch: None,
             partition_epoch: PartitionEpoch::FIRST,
             adopted: None,
+            adding: Vec::new(),
+            removing: Vec::new(),
+            resigned: None,
+            unclean: None,
         }
     }
 
@@ -92,6 +129,26 @@ impl PartitionRecord {
     #[must_use]
     pub fn has_replica(&self, node: NodeId) -> bool {
         self.replicas.contains(&node)
+    }
+
+    /// How many in-sync replicas `acks=all` needs: `max(1, min(min.insync.replicas, replicas that are not being added))`
+    /// (S58, design.md 6.12).
+    #[must_use]
+    pub fn effective_min_isr(&self, min_insync_replicas: u32) -> usize {
+        let wanted = usize::try_from(min_insync_replicas).unwrap_or(usize::MAX);
+        wanted.min(self.replicas.len().saturating_sub(self.adding.len())).max(1)
+    }
+
+    /// The replicas when the reassignment that is under way, if any, is done.
+    #[must_use]
+    pub fn target_replicas(&self) -> Vec<NodeId> {
+        self.replicas.iter().copied().filter(|node| !self.removing.contains(node)).collect()
+    }
+
+    /// The leadership since which a cut below a high watermark that was told before is legal (design.md 6.5).
+    #[must_use]
+    pub fn highest_unclean_epoch(&self) -> Option<LeaderEpoch> {
+        self.unclean.as_ref().map(|unclean| unclean.epoch)
     }
 
     /// The in-sync entry of `node`.

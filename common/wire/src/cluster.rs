@@ -8,7 +8,8 @@ use std::collections::{BTreeSet, HashMap};
 use highwater_proto::v1;
 use highwater_types::{
     AdoptedHistory, ClusterId, Endpoint, IsrMember, LivenessRecord, NodeId, NodeRecord, NodeThrottles,
-    PartitionEpoch, PartitionRecord, Program, Throttle, TopicId, TopicProperties, TopicRecord,
+    PartitionEpoch, PartitionRecord, Program, Resignation, Throttle, TopicId, TopicProperties, TopicRecord,
+    UncleanElection,
 };
 
 use crate::field::{
@@ -128,24 +129,36 @@ fn encode_partition(
     record: &PartitionRecord,
     endpoint_of: impl Fn(NodeId) -> Option<Endpoint>,
 ) -> v1::Partition {
-    let member = |member: &IsrMember| v1::InSyncReplica {
-        node_id: Some(member.node.get()),
-        incarnation: member.incarnation.to_string(),
-    };
+    let nodes = |nodes: &[NodeId]| nodes.iter().map(|node| node.get()).collect();
     v1::Partition {
         partition: Some(record.partition.get()),
         leader_id: record.leader.map(NodeId::get),
         leader_epoch: record.leader_epoch.map(|epoch| epoch.get()),
         partition_epoch: Some(record.partition_epoch.get()),
         leader_endpoint: record.leader.and_then(endpoint_of).map(|endpoint| endpoint.to_string()),
-        replicas: record.replicas.iter().map(|node| node.get()).collect(),
-        isr: record.isr.iter().map(member).collect(),
+        replicas: nodes(&record.replicas),
+        isr: record.isr.iter().map(encode_member).collect(),
         adopted: record.adopted.as_ref().map(|history| v1::AdoptedHistory {
             importer_id: Some(history.importer.get()),
             highest_epoch: history.highest_epoch.map(|epoch| epoch.get()),
             log_end_offset: Some(history.log_end.get()),
         }),
+        adding: nodes(&record.adding),
+        removing: nodes(&record.removing),
+        resigned: record.resigned.map(|resigned| v1::Resignation {
+            node_id: Some(resigned.node.get()),
+            successor_id: resigned.successor.map(NodeId::get),
+        }),
+        unclean: record.unclean.as_ref().map(|unclean| v1::UncleanElection {
+            leader_epoch: Some(unclean.epoch.get()),
+            log_end_offset: Some(unclean.log_end.get()),
+            passed_over: unclean.passed_over.iter().map(encode_member).collect(),
+        }),
     }
+}
+
+fn encode_member(member: &IsrMember) -> v1::InSyncReplica {
+    v1::InSyncReplica { node_id: Some(member.node.get()), incarnation: member.incarnation.to_string() }
 }
 
 /// A topic as a peer described it.
@@ -204,25 +217,46 @@ pub fn decode_properties(pairs: &HashMap<String, String>) -> Decoded<TopicProper
 }
 
 fn decode_partition(topic_id: TopicId, message: &v1::Partition) -> Decoded<DescribedPartition> {
-    let member = |member: &v1::InSyncReplica| {
-        Ok(IsrMember {
-            node: node("isr.node_id", member.node_id)?,
-            incarnation: parse("isr.incarnation", &member.incarnation)?,
-        })
-    };
     let record = PartitionRecord {
         topic_id,
         partition: decode_partition_index(message.partition)?,
         replicas: decode_nodes("replicas", &message.replicas)?,
-        isr: message.isr.iter().map(member).collect::<Decoded<_>>()?,
+        isr: message.isr.iter().map(decode_member).collect::<Decoded<_>>()?,
         leader: optional_node("leader_id", message.leader_id)?,
         leader_epoch: optional_epoch("leader_epoch", message.leader_epoch)?,
         partition_epoch: PartitionEpoch::new(required("partition_epoch", message.partition_epoch)?),
         adopted: message.adopted.as_ref().map(decode_adopted).transpose()?,
+        adding: decode_nodes("adding", &message.adding)?,
+        removing: decode_nodes("removing", &message.removing)?,
+        resigned: message.resigned.as_ref().map(decode_resignation).transpose()?,
+        unclean: message.unclean.as_ref().map(decode_unclean).transpose()?,
     };
     let leader_endpoint =
         message.leader_endpoint.as_deref().map(|text| parse("leader_endpoint", text)).transpose()?;
     Ok(DescribedPartition { record, leader_endpoint })
+}
+
+fn decode_member(message: &v1::InSyncReplica) -> Decoded<IsrMember> {
+    Ok(IsrMember {
+        node: node("isr.node_id", message.node_id)?,
+        incarnation: parse("isr.incarnation", &message.incarnation)?,
+    })
+}
+
+fn decode_resignation(message: &v1::Resignation) -> Decoded<Resignation> {
+    Ok(Resignation {
+        node: node("resigned.node_id", message.node_id)?,
+        successor: optional_node("resigned.successor_id", message.successor_id)?,
+    })
+}
+
+fn decode_unclean(message: &v1::UncleanElection) -> Decoded<UncleanElection> {
+    let epoch = optional_epoch("unclean.leader_epoch", message.leader_epoch)?;
+    Ok(UncleanElection {
+        epoch: required("unclean.leader_epoch", epoch)?,
+        log_end: offset("unclean.log_end_offset", message.log_end_offset)?,
+        passed_over: message.passed_over.iter().map(decode_member).collect::<Decoded<_>>()?,
+    })
 }
 
 fn decode_adopted(message: &v1::AdoptedHistory) -> Decoded<AdoptedHistory> {

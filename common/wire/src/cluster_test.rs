@@ -32,6 +32,14 @@ fn partitions(topic: &TopicRecord) -> Vec<PartitionRecord> {
         leader_epoch: Some(LeaderEpoch::FIRST),
         partition_epoch: PartitionEpoch::new(3),
         adopted: Some(AdoptedHistory { importer: n(0), highest_epoch: None, log_end: Offset::ZERO }),
+        adding: vec![n(1)],
+        removing: vec![n(0)],
+        resigned: Some(Resignation { node: n(1), successor: Some(n(0)) }),
+        unclean: Some(UncleanElection {
+            epoch: LeaderEpoch::FIRST,
+            log_end: Offset::ZERO,
+            passed_over: vec![IsrMember { node: n(1), incarnation: Incarnation::new(7).unwrap() }],
+        }),
     };
     let new = PartitionRecord {
         partition: PartitionIndex::new(1).unwrap(),
@@ -40,6 +48,10 @@ fn partitions(topic: &TopicRecord) -> Vec<PartitionRecord> {
         leader_epoch: None,
         partition_epoch: PartitionEpoch::FIRST,
         adopted: None,
+        adding: Vec::new(),
+        removing: Vec::new(),
+        resigned: None,
+        unclean: None,
         ..led.clone()
     };
     vec![led, new]
