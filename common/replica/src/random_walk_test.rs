@@ -51,12 +51,12 @@ impl Walk {
     fn network(&mut self) {
         let last = self.cluster.messages.len() as u64 - 1;
         let at = usize::try_from(self.random.up_to(last)).unwrap();
-        if let Message::Propose { from, .. } = &self.cluster.messages[at]
+        if let Message::Propose { from, proposal } = &self.cluster.messages[at]
             && self.random.up_to(99) < 30
         {
             // Timed out; the store may yet take it.
-            let from = *from;
-            return self.cluster.tell_outcome(from, &IsrOutcome::Unknown);
+            let (from, expected) = (*from, proposal.expected);
+            return self.cluster.tell_outcome(from, expected, &IsrOutcome::Unknown);
         }
         if self.chance(8) {
             self.cluster.messages.swap_remove(at);

@@ -110,9 +110,18 @@ impl InSyncReplicas {
         IsrProposal { expected, isr }
     }
 
-    /// The store answered; ignored when nothing is outstanding (S56).
-    pub(super) fn on_outcome(&mut self, outcome: &IsrOutcome, now: MonotonicTime, retry: Duration) {
-        let Some(pending) = &mut self.pending else { return };
+    /// The store answered a proposal against `expected`; ignored when that one is not under way any more (S56): it may have
+    /// been seen to be made, and the next one proposed, before its answer arrived.
+    pub(super) fn on_outcome(
+        &mut self,
+        expected: PartitionEpoch,
+        outcome: &IsrOutcome,
+        now: MonotonicTime,
+        retry: Duration,
+    ) {
+        let Some(pending) = self.pending.as_mut().filter(|pending| pending.expected == expected) else {
+            return;
+        };
         debug_assert_eq!(pending.expected, self.partition_epoch, "a newer record ends the change");
         pending.answer = match outcome {
             IsrOutcome::Committed | IsrOutcome::Conflict => Answer::AwaitsRecord,

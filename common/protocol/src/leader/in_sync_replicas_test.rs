@@ -44,7 +44,7 @@ fn while_an_incarnation_is_replaced_both_count() {
 fn an_unknown_outcome_stays_pending_and_is_proposed_again_against_the_same_version() {
     let mut isr = set();
     let first = isr.propose(vec![member(1, 10), member(2, 20)]);
-    isr.on_outcome(&IsrOutcome::Unknown, millis(100), ms(50));
+    isr.on_outcome(version(3), &IsrOutcome::Unknown, millis(100), ms(50));
     assert_eq!(isr.repropose(millis(149)), None);
     assert_eq!(isr.repropose(millis(150)), Some(first));
     assert_eq!(isr.repropose(millis(151)), None, "it is under way again");
@@ -55,7 +55,7 @@ fn an_unknown_outcome_stays_pending_and_is_proposed_again_against_the_same_versi
 fn only_a_record_of_a_higher_version_decides() {
     let mut isr = set();
     isr.propose(vec![member(1, 10), member(2, 20)]);
-    isr.on_outcome(&IsrOutcome::Unknown, millis(0), ms(50));
+    isr.on_outcome(version(3), &IsrOutcome::Unknown, millis(0), ms(50));
     assert!(!isr.on_record(&[member(1, 10)], version(3)), "a read of the old record (UNKNOWN_READ)");
     assert!(isr.is_change_pending());
     assert!(isr.on_record(&[member(1, 10)], version(4)));
@@ -66,7 +66,7 @@ fn only_a_record_of_a_higher_version_decides() {
 fn a_conflict_waits_for_the_record_because_it_may_be_an_earlier_try() {
     let mut isr = set();
     isr.propose(vec![member(1, 10), member(2, 20)]);
-    isr.on_outcome(&IsrOutcome::Conflict, millis(0), ms(50));
+    isr.on_outcome(version(3), &IsrOutcome::Conflict, millis(0), ms(50));
     assert_eq!((isr.retry_at(), isr.repropose(millis(1000))), (None, None));
     assert_eq!(isr.maximal().count(), 2);
     assert!(isr.on_record(&[member(1, 10), member(2, 20)], version(4)));
@@ -79,6 +79,18 @@ fn a_late_outcome_of_a_decided_change_is_ignored() {
     isr.propose(vec![member(1, 10), member(2, 20)]);
     isr.on_record(&[member(1, 10), member(2, 20)], version(4));
     let before = isr.clone();
-    isr.on_outcome(&IsrOutcome::Unknown, millis(0), ms(50));
+    isr.on_outcome(version(3), &IsrOutcome::Unknown, millis(0), ms(50));
     assert_eq!(isr, before);
+}
+
+#[test]
+fn a_late_answer_to_an_earlier_proposal_leaves_the_one_under_way_as_it_is() {
+    let mut isr = set();
+    isr.propose(vec![member(1, 10), member(2, 20)]);
+    // The view shows that it was made, before its answer arrives; the next proposal times out meanwhile.
+    assert!(isr.on_record(&[member(1, 10), member(2, 20)], version(4)));
+    let second = isr.propose(vec![member(1, 10), member(2, 20), member(3, 30)]);
+    isr.on_outcome(version(4), &IsrOutcome::Unknown, millis(0), ms(50));
+    isr.on_outcome(version(3), &IsrOutcome::Committed, millis(1), ms(50));
+    assert_eq!(isr.repropose(millis(50)), Some(second), "nobody has decided it");
 }

@@ -44,7 +44,7 @@ fn one_change_at_a_time_and_the_next_follows_the_record() {
     send(&mut leader, 3, &fetch_of(3, 100), 2).unwrap();
     let two = [member(1, 10), member(2, 20)];
     assert_eq!(proposals(&mut leader), [proposal(3, &two)]);
-    leader.on_isr_outcome(&IsrOutcome::Committed, millis(3));
+    leader.on_isr_outcome(leader.partition_epoch(), &IsrOutcome::Committed, millis(3));
     assert_eq!(proposals(&mut leader), [], "the record has not been seen");
     leader.on_record(&record(&[1, 2, 3], &two, 7, 4), millis(4));
     assert_eq!(proposals(&mut leader), [proposal(4, &all())]);
@@ -66,13 +66,13 @@ fn an_unknown_outcome_is_proposed_again_until_a_newer_record_is_seen() {
     send(&mut leader, 2, &fetch_of(2, 100), 1).unwrap();
     let two = [member(1, 10), member(2, 20)];
     assert_eq!(proposals(&mut leader).len(), 1);
-    leader.on_isr_outcome(&IsrOutcome::Unknown, millis(10));
+    leader.on_isr_outcome(leader.partition_epoch(), &IsrOutcome::Unknown, millis(10));
     assert_eq!(leader.next_deadline(), Some(millis(510)));
     leader.on_record(&record(&[1, 2, 3], &alone(), 7, 3), millis(11));
     assert!(leader.is_isr_change_pending(), "a read of the old record decides nothing (UNKNOWN_READ)");
     leader.on_tick(millis(510));
     assert_eq!(proposals(&mut leader), [proposal(3, &two)]);
-    leader.on_isr_outcome(&IsrOutcome::Conflict, millis(520));
+    leader.on_isr_outcome(leader.partition_epoch(), &IsrOutcome::Conflict, millis(520));
     leader.on_record(&record(&[1, 2, 3], &two, 7, 4), millis(530));
     assert!(!leader.is_isr_change_pending());
     assert_eq!(leader.isr(), two);
@@ -109,7 +109,7 @@ fn a_late_answer_for_a_decided_change_is_ignored() {
     send(&mut leader, 2, &fetch_of(2, 100), 1).unwrap();
     let two = [member(1, 10), member(2, 20)];
     leader.on_record(&record(&[1, 2, 3], &two, 7, 4), millis(2));
-    leader.on_isr_outcome(&IsrOutcome::Unknown, millis(3));
+    leader.on_isr_outcome(leader.partition_epoch(), &IsrOutcome::Unknown, millis(3));
     assert!(!leader.is_isr_change_pending());
     assert_eq!(leader.next_deadline(), None);
 }

@@ -339,10 +339,11 @@ impl LeaderPartition {
         self.check_bounds();
     }
 
-    /// The store answered a proposal. Report the record that was written by [`Self::on_record`] as well.
-    pub fn on_isr_outcome(&mut self, outcome: &IsrOutcome, now: MonotonicTime) {
+    /// The store answered a proposal against the version `expected`; an answer to an earlier one changes nothing (S56). Report
+    /// the record that was written by [`Self::on_record`] as well.
+    pub fn on_isr_outcome(&mut self, expected: PartitionEpoch, outcome: &IsrOutcome, now: MonotonicTime) {
         if !self.is_over {
-            self.isr.on_outcome(outcome, now, self.config.isr_retry);
+            self.isr.on_outcome(expected, outcome, now, self.config.isr_retry);
         }
         self.check_bounds();
     }

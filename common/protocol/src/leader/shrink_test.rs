@@ -66,7 +66,7 @@ fn a_member_that_stays_behind_for_the_bound_leaves() {
     assert_eq!(*what, proposal(3, &without_3()));
     assert!((BOUND..=BOUND + WATCH + 1).contains(at), "after {at} ms");
     assert_eq!(leader.high_watermark(), offset(100), "it counts until the record says so (SHRINK_EARLY)");
-    leader.on_isr_outcome(&IsrOutcome::Committed, millis(40_001));
+    leader.on_isr_outcome(leader.partition_epoch(), &IsrOutcome::Committed, millis(40_001));
     leader.on_record(&record(&[1, 2, 3], &without_3(), 7, 4), millis(40_002));
     assert_eq!(leader.high_watermark(), offset(110));
 }
@@ -215,7 +215,7 @@ fn who_is_gone_does_not_join_and_holds_up_nothing() {
     let mut leader = leader_with(LeaderConfig { min_insync_replicas: 2, ..config() }, &alone());
     send(&mut leader, 3, &fetch_of(3, 100), 1).unwrap();
     assert_eq!(proposals(&mut leader).len(), 1);
-    leader.on_isr_outcome(&IsrOutcome::Conflict, millis(2));
+    leader.on_isr_outcome(leader.partition_epoch(), &IsrOutcome::Conflict, millis(2));
     leader.on_follower_gone(node(3), millis(3));
     leader.on_record(&record(&[1, 2, 3], &alone(), 7, 4), millis(4));
     assert_eq!(proposals(&mut leader), []);
@@ -240,7 +240,7 @@ fn an_unknown_shrink_counts_both_ways_until_a_newer_record_is_seen() {
     keeps_up(&mut leader, 2, 15);
     leader.on_follower_gone(node(3), millis(20));
     assert_eq!(proposals(&mut leader).len(), 1);
-    leader.on_isr_outcome(&IsrOutcome::Unknown, millis(30));
+    leader.on_isr_outcome(leader.partition_epoch(), &IsrOutcome::Unknown, millis(30));
     leader.on_record(&record(&[1, 2, 3], &all(), 7, 3), millis(31));
     assert_eq!(leader.high_watermark(), offset(100), "node 3 may still be in it");
     assert_eq!(leader.isr(), all());

@@ -11,8 +11,8 @@ use highwater_protocol::leader::{
 };
 use highwater_types::planted::{PlantedFault, is_planted};
 use highwater_types::{
-    ErrorCode, Incarnation, IsrMember, LeaderEpoch, MonotonicTime, NodeId, Offset, PartitionRecord,
-    ReplicationError, TopicIdPartition,
+    ErrorCode, Incarnation, IsrMember, LeaderEpoch, MonotonicTime, NodeId, Offset, PartitionEpoch,
+    PartitionRecord, ReplicationError, TopicIdPartition,
 };
 use parking_lot::Mutex;
 
@@ -210,9 +210,10 @@ impl<S: Storage> LeaderReplica<S> {
         self.core.lock().on_record(record, now);
     }
 
-    /// The store answered a proposal; report the record that was written by [`Self::on_record`] as well.
-    pub fn on_isr_outcome(&self, outcome: &IsrOutcome, now: MonotonicTime) {
-        self.core.lock().on_isr_outcome(outcome, now);
+    /// The store answered a proposal against the version `expected`; report the record that was written by
+    /// [`Self::on_record`] as well.
+    pub fn on_isr_outcome(&self, expected: PartitionEpoch, outcome: &IsrOutcome, now: MonotonicTime) {
+        self.core.lock().on_isr_outcome(expected, outcome, now);
     }
 
     /// The topic's properties changed.

@@ -4,7 +4,7 @@ use highwater_log::ReadLimits;
 use highwater_protocol::fetch::{FetchPartition, Fetched, Requester, TopicRef};
 use highwater_protocol::follower::{FetchIntent, FetchPosition, LeaderOffsets};
 use highwater_protocol::leader::{IsrOutcome, IsrProposal, LeaderEffect};
-use highwater_types::{ErrorCode, ReplicationError};
+use highwater_types::{ErrorCode, PartitionEpoch, ReplicationError};
 
 use super::{Cluster, Role, partition};
 
@@ -126,19 +126,24 @@ impl Cluster {
             self.record.partition_epoch = self.record.partition_epoch.next();
         }
         let outcome = if fits { IsrOutcome::Committed } else { IsrOutcome::Conflict };
-        self.tell_outcome(from, &outcome);
+        self.tell_outcome(from, proposal.expected, &outcome);
         if fits && self.machines[from.0].life == from.1 {
             self.learn(from.0);
         }
     }
 
     /// The proposer hears what became of its proposal, or that nobody knows.
-    pub(crate) fn tell_outcome(&mut self, from: (usize, u64), outcome: &IsrOutcome) {
+    pub(crate) fn tell_outcome(
+        &mut self,
+        from: (usize, u64),
+        expected: PartitionEpoch,
+        outcome: &IsrOutcome,
+    ) {
         let now = self.now().monotonic;
         if self.machines[from.0].life == from.1
             && let Role::Leader(leader) = &self.machines[from.0].role
         {
-            leader.on_isr_outcome(outcome, now);
+            leader.on_isr_outcome(expected, outcome, now);
         }
     }
 
