@@ -62,7 +62,7 @@ pub fn check(common: &CommonSettings, own: &LeaderSettings) -> Result<(), String
         ));
     }
     match common.coordination {
-        CoordinationTarget::File(_) => Ok(()),
+        CoordinationTarget::File(_) | CoordinationTarget::Etcd(_) => Ok(()),
         CoordinationTarget::Leader(_) => Err(
             "setting coordination: leader-svc writes the cluster's records, so it needs a store; file:DIR is allowed"
                 .to_owned(),

@@ -33,12 +33,16 @@ finish() { # DIRECTORY: what was built; moved in place in one step
 }
 
 packages() { # DEBIAN-PACKAGE=UPSTREAM-VERSION...: unpacks them beside each other; nothing of the system is changed
+  unpack "$@"
+  finish "$work/out"
+}
+
+unpack() { # as packages, into $work/out, and no more
   need apt-get "Debian's package tool"
   scratch
   mkdir "$work/out" "$work/debs"
   local package
   for package in "$@"; do package_file "${package%%=*}" "${package#*=}"; done
-  finish "$work/out"
 }
 
 package_file() { # PACKAGE UPSTREAM-VERSION: Debian's own part of the version may be any

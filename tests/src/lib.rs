@@ -12,6 +12,7 @@
 pub mod calls;
 pub mod cluster;
 pub mod disk;
+pub mod etcd;
 pub mod fake_collector;
 pub mod fake_leader;
 pub mod fake_log;

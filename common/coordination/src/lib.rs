@@ -15,10 +15,13 @@ pub mod conformance;
 mod contract;
 mod election;
 mod error;
+#[cfg(feature = "etcd")]
+mod etcd;
 mod file;
 mod liveness;
 mod membership;
 mod node_record;
+mod open;
 pub mod reassign;
 mod rules;
 mod takeover;
@@ -27,10 +30,13 @@ mod view;
 pub use contract::{CasOutcome, Coordination, Liveness};
 pub use election::{Candidate, Ineligible, first_leadership, first_leadership_delay, renewed_leadership};
 pub use error::CoordinationError;
+#[cfg(feature = "etcd")]
+pub use etcd::{EtcdCoordination, EtcdOptions};
 pub use file::{FileCoordination, FileOptions};
 pub use liveness::{LivenessObserver, ProgramState};
 pub use membership::Membership;
 pub use node_record::{DiskVerdict, RotationError, register_endpoint, rotate_disk_identity, update_node};
+pub use open::open_etcd;
 pub use rules::{check_change, check_creation};
 pub use takeover::{
     UncleanOrder, preferred_leader, resignation, successor, take_over, take_over_delay, unclean_leadership,

@@ -148,7 +148,14 @@ fn a_setting_that_stands_twice_in_a_file_is_refused() {
 #[test]
 fn stores_that_are_not_built_in_are_named() {
     let read = <CoordinationTarget as SettingValue>::read;
-    assert!(read("etcd:x").unwrap_err().contains("etcd is not built in"));
+    if cfg!(feature = "etcd") {
+        let members = vec!["a:2379".parse().unwrap(), "b:2379".parse().unwrap()];
+        assert_eq!(read("etcd:http://a:2379,b:2379").unwrap(), CoordinationTarget::Etcd(members));
+        assert!(read("etcd:").unwrap_err().contains("etcd:HOST:PORT"));
+        assert!(read("etcd:https://a:2379").is_err(), "there is no TLS yet");
+    } else {
+        assert!(read("etcd:a:2379").unwrap_err().contains("without the cargo feature etcd"));
+    }
     assert!(read("kubernetes").unwrap_err().contains("kubernetes is not built in"));
     assert!(read("file:").unwrap_err().contains("file:DIR"));
     let leaders = read("leader:http://a:9400,b:9401").unwrap();

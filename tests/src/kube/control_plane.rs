@@ -9,6 +9,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::Kubectl;
+use crate::etcd::Etcd;
 use crate::process::{CommandLine, Process};
 use crate::{parts, ports, wait};
 
@@ -29,7 +30,7 @@ const SERVICE_ACCOUNT_KEY: &str = "service-accounts.key";
 pub struct ControlPlane {
     // Programs are declared, and so stopped, before the directory that they use.
     api: Process,
-    etcd: Process,
+    etcd: Etcd,
     kubectl: Kubectl,
     place: TempDir,
 }
@@ -40,17 +41,12 @@ impl ControlPlane {
     /// # Panics
     /// When one of them does not start.
     pub async fn start() -> Option<Self> {
-        let etcd = parts::find("etcd")?.join("usr/bin/etcd");
         let api = parts::find("kube-apiserver")?.join("kube-apiserver");
         let kubectl = parts::find("kubectl")?.join("kubectl");
+        let etcd = Etcd::start(1).await?;
         let place = tempfile::tempdir().expect("a temporary directory");
-        let (clients, peers, address) = (ports::loopback(), ports::loopback(), ports::loopback());
-        let etcd = Process::start(
-            "etcd",
-            &etcd_line(&etcd, place.path(), clients, peers),
-            &place.path().join("etcd.log"),
-        );
-        let line = api_line(&api, place.path(), clients, address);
+        let address = ports::loopback();
+        let line = api_line(&api, place.path(), etcd.address(0), address);
         let api = Process::start("kube-apiserver", &line, &place.path().join("kube-apiserver.log"));
         let kubectl = Kubectl::new(kubectl, write_kubeconfig(place.path(), address));
         let mut control_plane = Self { api, etcd, kubectl, place };
@@ -77,7 +73,7 @@ impl ControlPlane {
 
     async fn ready(&mut self) {
         wait::until("the API server to be ready", READY_WITHIN, async || {
-            for process in [&mut self.etcd, &mut self.api] {
+            for process in [self.etcd.process_mut(0), &mut self.api] {
                 if let Some(status) = process.ended() {
                     panic!("it ended: {status}\n{}", process.output_tail());
                 }
@@ -86,23 +82,6 @@ impl ControlPlane {
         })
         .await;
     }
-}
-
-fn etcd_line(program: &Path, place: &Path, clients: SocketAddr, peers: SocketAddr) -> CommandLine {
-    let (clients, peers) = (format!("http://{clients}"), format!("http://{peers}"));
-    CommandLine::new(program).args(["--data-dir".as_ref(), place.join("etcd").as_os_str()]).args([
-        "--unsafe-no-fsync",
-        "--listen-client-urls",
-        &clients,
-        "--advertise-client-urls",
-        &clients,
-        "--listen-peer-urls",
-        &peers,
-        "--initial-advertise-peer-urls",
-        &peers,
-        "--initial-cluster",
-        &format!("default={peers}"),
-    ])
 }
 
 fn api_line(program: &Path, place: &Path, etcd: SocketAddr, address: SocketAddr) -> CommandLine {

@@ -19,7 +19,7 @@ crate::settings! {
         data_dir: PathBuf = "data.dir", required;
         /// The address that other nodes and clients are told, HOST:PORT. Absent: the address that was bound, 127.0.0.1 in place of "any".
         advertise: Option<Endpoint> = "advertise", optional;
-        /// Where the cluster's records are: file:DIR (all nodes on this machine), or leader:HOST:PORT,… (through the leader-svc of any node).
+        /// Where the cluster's records are: file:DIR (all nodes on this machine), etcd:HOST:PORT,… (members of one etcd), or leader:HOST:PORT,… (through the leader-svc of any node).
         coordination: CoordinationTarget = "coordination", required;
         /// How log lines look: text or json.
         log_format: LogFormat = "log.format", default "text";
@@ -59,24 +59,38 @@ impl CommonSettings {
 pub enum CoordinationTarget {
     /// Databases in a directory of this machine.
     File(PathBuf),
+    /// An etcd, at any of these addresses.
+    Etcd(Vec<Endpoint>),
     /// Through a leader-svc; any of these addresses.
     Leader(Vec<Endpoint>),
 }
 
-const TARGETS: &str = "file:DIR and leader:HOST:PORT[,HOST:PORT] are allowed";
+const TARGETS: &str = if cfg!(feature = "etcd") {
+    "file:DIR, etcd:HOST:PORT[,HOST:PORT] and leader:HOST:PORT[,HOST:PORT] are allowed"
+} else {
+    "file:DIR and leader:HOST:PORT[,HOST:PORT] are allowed"
+};
 
 impl SettingValue for CoordinationTarget {
     fn read(text: &str) -> Result<Self, String> {
         match text.split_once(':').unwrap_or((text, "")) {
             ("file", directory) if !directory.is_empty() => Ok(Self::File(directory.into())),
-            ("leader", addresses) if !addresses.is_empty() => {
-                let address = |one: &str| Endpoint::read(one.strip_prefix("http://").unwrap_or(one));
-                addresses.split(',').map(address).collect::<Result<_, String>>().map(Self::Leader)
+            ("leader", addresses) if !addresses.is_empty() => read_addresses(addresses).map(Self::Leader),
+            ("etcd", addresses) if cfg!(feature = "etcd") && !addresses.is_empty() => {
+                read_addresses(addresses).map(Self::Etcd)
             }
-            (store @ ("etcd" | "kubernetes"), _) => Err(format!("{store} is not built in; {TARGETS}")),
+            ("etcd", _) if !cfg!(feature = "etcd") => Err(format!(
+                "etcd is not built in: this program was built without the cargo feature etcd; {TARGETS}"
+            )),
+            ("kubernetes", _) => Err(format!("kubernetes is not built in; {TARGETS}")),
             _ => Err(TARGETS.to_owned()),
         }
     }
+}
+
+fn read_addresses(list: &str) -> Result<Vec<Endpoint>, String> {
+    let address = |one: &str| Endpoint::read(one.strip_prefix("http://").unwrap_or(one));
+    list.split(',').map(address).collect()
 }
 
 /// A filter of log lines; it was checked.
