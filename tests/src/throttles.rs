@@ -55,6 +55,18 @@ pub async fn fall_behind(cluster: &mut Cluster, topic: &str, bytes: usize, batch
     .await
 }
 
+/// Waits until the agent, which came back, fetches `topic`: a replica that had everything is in the in-sync set all the
+/// while, and would leave it with the next record.
+pub async fn until_fetching(calls: &Calls, topic: &str) {
+    /// An idle fetch is parked for half a second.
+    const YOUNG_MS: u64 = 1_000;
+    wait::until(&format!("{topic} to be fetched"), wait::SOON, async || {
+        let row = calls.rows(topic).await.into_iter().next()?;
+        row.followers.iter().all(|f| f.last_fetch_age_ms.is_some_and(|age| age < YOUNG_MS)).then_some(())
+    })
+    .await
+}
+
 /// Sets a throttle on every node.
 ///
 /// # Panics
@@ -82,8 +94,9 @@ impl Progress {
         let mut seen = Self::default();
         wait::until(&format!("{topic} to be followed"), bound, async || {
             let row = calls.rows(topic).await.into_iter().next()?;
-            let lag = row.followers.first()?.lag_bytes?;
-            let has = size.saturating_sub(lag);
+            // All batches are alike, so offsets tell more exactly than the leader's estimate in bytes.
+            let acknowledged = u64::try_from(row.followers.first()?.acknowledged_offset?).ok()?;
+            let has = size * acknowledged / u64::try_from(row.log_end_offset?).ok()?.max(1);
             seen.0.push((Instant::now(), has));
             done(has).then_some(())
         })

@@ -1,0 +1,111 @@
+//! A catch-up under a throttle in real programs, on either side: it keeps its rate, leaves an in-sync partition on the same
+//! channel alone, and goes on at another rate within a second. 160 MB at 16 MB/s; in the tier `long` 1 GiB at 50 MB/s.
+#![allow(
+    clippy::print_stdout,
+    clippy::indexing_slicing,
+    reason = "figures for people; a panic fails the test"
+)]
+
+use std::time::{Duration, Instant};
+
+use highwater_proto::v1;
+use system_tests::calls::{Calls, batch, to};
+use system_tests::throttles::{AGENT, Progress, fall_behind, pair, set, until_fetching};
+use system_tests::tier::{Tier, tier};
+
+/// A part of the log that is left for the rate that is set last.
+const LAST_PART: u64 = 32_000_000;
+
+/// What stands for noise of the machine in a latency that is usually a few milliseconds.
+const NOISE: Duration = Duration::from_millis(20);
+
+/// How long each of so many appends to `quiet` takes until all in-sync replicas have it, one every 20 ms.
+async fn append_to_ack(calls: &Calls, count: usize) -> Vec<Duration> {
+    let mut times = Vec::with_capacity(count);
+    let mut tick = tokio::time::interval(Duration::from_millis(20));
+    for _ in 0..count {
+        tick.tick().await;
+        let began = Instant::now();
+        let result = calls.produce(v1::Acks::All, to("quiet", 0, batch(1, 100))).await;
+        assert!(result.error.is_none(), "{result:?}");
+        times.push(began.elapsed());
+    }
+    times.sort_unstable();
+    times
+}
+
+fn p99(times: &[Duration]) -> Duration {
+    times[times.len() * 99 / 100]
+}
+
+async fn catch_up(side: &str, request: impl Fn(&str) -> v1::SetReplicationThrottleRequest) {
+    let (bytes, rate, text) = match tier() {
+        Tier::Long => (1 << 30, 50_000_000, "50MB/s"),
+        Tier::Quick | Tier::Ci => (160_000_000, 16_000_000, "16MB/s"),
+    };
+    let mut cluster = pair().start().await;
+    let calls = Calls::of(cluster.leader(1));
+    calls.until_nodes(2).await;
+    calls.create_topic("quiet", 1, &[1, 2], &[("durability", "page-cache")]).await;
+    calls.create_topic("big", 1, &[1, 2], &[("durability", "page-cache")]).await;
+    calls.until_in_sync("quiet", 1).await;
+    append_to_ack(&calls, 50).await;
+    let alone = append_to_ack(&calls, 250).await;
+
+    let size = fall_behind(&mut cluster, "big", bytes, 500_000).await;
+    set(&calls, request(text)).await;
+    cluster.start_and_wait(AGENT).await;
+    until_fetching(&calls, "quiet").await;
+    calls.until_in_sync("quiet", 1).await;
+    let throttled = async {
+        let bound = Duration::from_secs(120);
+        Progress::watch(&calls, "big", size, bound, |has| has + LAST_PART >= size).await
+    };
+    let (progress, beside) = tokio::join!(throttled, append_to_ack(&calls, 250));
+
+    let (took, moved) = progress.moving();
+    let per_second = moved as f64 / took.as_secs_f64();
+    // An answer is seen when it is appended: a second more or less of ten is looked at with half a second's tolerance.
+    let most = progress.most_in(Duration::from_secs(5));
+    println!(
+        "{side}: {:.1} MB in {took:.1?}: {:.2} MB/s of {text}, at most {:.2} MB in 5 s; p99 append-to-ack {:?}, alone {:?}",
+        moved as f64 / 1e6,
+        per_second / 1e6,
+        most as f64 / 1e6,
+        p99(&beside),
+        p99(&alone),
+    );
+    let rate = f64::from(rate);
+    assert!(per_second >= 0.9 * rate && per_second <= 1.05 * rate, "{per_second} bytes a second");
+    assert!(most as f64 <= 1.1 * 5.0 * rate, "{most} bytes in five seconds");
+    assert!(p99(&beside) <= p99(&alone) * 2 + NOISE, "{:?}, alone {:?}", p99(&beside), p99(&alone));
+
+    set(&calls, request("200MB/s")).await;
+    let began = Instant::now();
+    Progress::watch(&calls, "big", size, Duration::from_secs(60), |has| has == size).await;
+    let rest = began.elapsed();
+    println!("{side}: the last {} MB {rest:.2?} after 200MB/s was set", LAST_PART / 1_000_000);
+    // At the old rate it would take two seconds (0.6 s at 50 MB/s), at the new one 0.16 s.
+    if tier() != Tier::Long {
+        assert!(rest <= Duration::from_millis(1_500), "{rest:?}");
+    }
+    calls.until_in_sync("big", 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_keeps_the_rate_of_its_throttle_and_an_in_sync_partition_its_latency() {
+    catch_up("leader", |rate| v1::SetReplicationThrottleRequest {
+        leader_rate: rate.into(),
+        ..Default::default()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_keeps_the_rate_of_its_throttle_and_an_in_sync_partition_its_latency() {
+    catch_up("follower", |rate| v1::SetReplicationThrottleRequest {
+        follower_rate: rate.into(),
+        ..Default::default()
+    })
+    .await;
+}

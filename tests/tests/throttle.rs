@@ -1,0 +1,256 @@
+//! A throttle of replication in real programs: whom it holds back and whom not (KAFKA-6937, cases.md F), what sets, shows and
+//! ends it, and what survives a restart.
+#![allow(clippy::indexing_slicing, reason = "a panic fails the test")]
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use highwater_proto::v1;
+use highwater_types::Program;
+use serde_json::Value;
+use system_tests::calls::{Calls, batch, to};
+use system_tests::cluster::{Cluster, Plan};
+use system_tests::throttles::{AGENT, LEADER, Progress, fall_behind, pair, set, until_fetching};
+use system_tests::{programs, wait};
+use tokio::process::Command;
+
+const KB: u64 = 1_000;
+
+fn leader_rate(rate: &str) -> v1::SetReplicationThrottleRequest {
+    v1::SetReplicationThrottleRequest { leader_rate: rate.into(), ..Default::default() }
+}
+
+fn follower_rate(rate: &str) -> v1::SetReplicationThrottleRequest {
+    v1::SetReplicationThrottleRequest { follower_rate: rate.into(), ..Default::default() }
+}
+
+/// Both sides: what the leader sends, and what the agent fetches.
+fn both_sides() -> [(&'static str, v1::SetReplicationThrottleRequest); 2] {
+    [("leader", leader_rate("100kB/s")), ("follower", follower_rate("100kB/s"))]
+}
+
+async fn follower(calls: &Calls, topic: &str) -> Option<v1::FollowerProgress> {
+    calls.rows(topic).await.into_iter().next()?.followers.into_iter().next()
+}
+
+/// KAFKA-6937: the throttle also delayed in-sync replicas. One record every half second to a partition in sync arrives at
+/// once, while its neighbour on the same channel moves at the rate and joins in the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_throttle_holds_back_who_lags_and_never_who_is_in_sync() {
+    for (side, throttle) in both_sides() {
+        let mut cluster = pair().start().await;
+        let calls = Calls::of(cluster.leader(1));
+        calls.until_nodes(2).await;
+        calls.create_topic("p0", 1, &[1, 2], &[("durability", "page-cache")]).await;
+        calls.create_topic("p1", 1, &[1, 2], &[("durability", "page-cache")]).await;
+        calls.until_in_sync("p0", 1).await;
+        let size = fall_behind(&mut cluster, "p1", 1_500_000, 5_000).await;
+        set(&calls, throttle).await;
+        cluster.start_and_wait(AGENT).await;
+        until_fetching(&calls, "p0").await;
+        calls.until_in_sync("p0", 1).await;
+
+        let agent = Calls::of(cluster.agent(2));
+        let fetches = async || -> u64 {
+            agent.fetchers().await.fetchers.iter().map(|fetcher| fetcher.fetches.unwrap_or(0)).sum()
+        };
+        let (began, before) = (Instant::now(), fetches().await);
+        let mut causes = Vec::new();
+        let mut tick = tokio::time::interval(Duration::from_millis(500));
+        let appending = async {
+            for _ in 0..16 {
+                tick.tick().await;
+                let asked = Instant::now();
+                let result = calls.produce(v1::Acks::All, to("p0", 0, batch(1, 100))).await;
+                assert!(result.error.is_none(), "{side}: {result:?}");
+                let took = asked.elapsed();
+                assert!(
+                    took < Duration::from_secs(1),
+                    "{side}: acknowledged after {took:?}; usually a few milliseconds"
+                );
+                let p0 = follower(&calls, "p0").await.expect("it has a follower");
+                assert_eq!(p0.in_sync, Some(true), "{side}: it never leaves the in-sync set");
+                causes.push(follower(&calls, "p1").await.expect("it has a follower").cause());
+            }
+            (began.elapsed().as_secs_f64(), fetches().await - before)
+        };
+        let watching = Progress::watch(&calls, "p1", size, Duration::from_secs(60), |has| has == size);
+        let (progress, (took, sent)) = tokio::join!(watching, appending);
+        // Two polls a second of the idle partition, each record and its acknowledgement, and what the throttle lets through.
+        let per_second = sent as f64 / took;
+        assert!(per_second <= 20.0, "{side}: {per_second} fetches a second");
+        let throttled = causes.iter().filter(|cause| **cause == v1::LagCause::Throttled).count();
+        assert!(throttled >= 12, "{side}: {causes:?}");
+
+        let (moved_in, moved) = progress.moving();
+        let per_second = moved as f64 / moved_in.as_secs_f64();
+        assert!((90_000.0..=110_000.0).contains(&per_second), "{side}: {per_second} bytes a second");
+        let most = progress.most_in(Duration::from_secs(5));
+        assert!(most <= 5 * 120 * KB, "{side}: {most} bytes in five seconds");
+        calls.until_in_sync("p1", 1).await;
+    }
+}
+
+/// Ten fetches a second at most where everything is throttled.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_of_throttled_partitions_only_waits() {
+    for (side, throttle) in both_sides() {
+        let mut cluster = pair().start().await;
+        let calls = Calls::of(cluster.leader(1));
+        calls.until_nodes(2).await;
+        calls.create_topic("t", 1, &[1, 2], &[("durability", "page-cache")]).await;
+        calls.until_in_sync("t", 1).await;
+        let size = fall_behind(&mut cluster, "t", 2_000_000, 1_000).await;
+        set(&calls, throttle).await;
+        cluster.start_and_wait(AGENT).await;
+        Progress::watch(&calls, "t", size, wait::SOON, |has| has > 100_000).await;
+        let agent = Calls::of(cluster.agent(2));
+        let fetches = async || -> u64 {
+            agent.fetchers().await.fetchers.iter().map(|fetcher| fetcher.fetches.unwrap_or(0)).sum()
+        };
+        let (began, before) = (Instant::now(), fetches().await);
+        Progress::watch(&calls, "t", size, wait::SOON, |has| has > 600_000).await;
+        let per_second = (fetches().await - before) as f64 / began.elapsed().as_secs_f64();
+        assert!(per_second <= 10.0, "{side}: {per_second} fetches a second");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_larger_than_the_rate_gets_through() {
+    for request in [leader_rate("1MB/s"), follower_rate("1MB/s")] {
+        let mut cluster = pair().start().await;
+        let calls = Calls::of(cluster.leader(1));
+        calls.until_nodes(2).await;
+        let properties = [("durability", "page-cache"), ("max.message.bytes", "4MB")];
+        calls.create_topic("t", 1, &[1, 2], &properties).await;
+        calls.until_in_sync("t", 1).await;
+        let size = fall_behind(&mut cluster, "t", 9_000_000, 3_000_000).await;
+        set(&calls, request).await;
+        cluster.start_and_wait(AGENT).await;
+        let progress = Progress::watch(&calls, "t", size, Duration::from_secs(60), |has| has == size).await;
+        let (took, _) = progress.moving();
+        assert!(took >= Duration::from_millis(4_500), "{took:?}: each is paid before the next goes");
+        calls.until_in_sync("t", 1).await;
+    }
+}
+
+/// What a command printed and how it ended.
+async fn highwater(cluster: &Cluster, args: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = Command::new(programs::path("highwater"));
+    command.args(args).env("HIGHWATER_BOOTSTRAP", cluster.bootstrap()).kill_on_drop(true);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = tokio::time::timeout(Duration::from_secs(60), command.output()).await;
+    let output = output.expect("it ends in time").expect("it can be started");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_throttle_is_set_shown_and_cleared_by_the_command_line_and_survives_a_restart() {
+    let mut cluster = Plan::new().node(1).program(2, Program::FollowerAgent).start().await;
+    Calls::of(cluster.leader(1)).until_nodes(2).await;
+    for rate in ["8", "8 B/s", "8MB"] {
+        let (code, _, error) = highwater(&cluster, &["throttle", "set", "--leader-rate", rate]).await;
+        assert!(code == Some(2) && error.contains("8MB/s"), "{rate}: {code:?} {error}");
+    }
+    let set = [
+        "throttle",
+        "set",
+        "--nodes",
+        "1",
+        "--leader-rate",
+        "8MB/s",
+        "--replicas",
+        "a,b:1",
+        "--output",
+        "json",
+    ];
+    let (code, out, error) = highwater(&cluster, &set).await;
+    assert_eq!(code, Some(0), "{error}");
+    let wanted = serde_json::json!({
+        "node": 1, "side": "leader", "bytes_per_second": 8_000_000, "rate": "8MB/s",
+        "replicas": ["a", "b:1"], "ttl_ms": null,
+    });
+    assert_eq!(lines(&out), [wanted.clone()]);
+    let (code, ..) =
+        highwater(&cluster, &["throttle", "set", "--nodes", "2", "--follower-rate", "1MB/s"]).await;
+    assert_eq!(code, Some(0));
+
+    for id in [LEADER, (1, Program::FollowerAgent), AGENT] {
+        cluster.server_mut(id).kill();
+    }
+    for id in [LEADER, (1, Program::FollowerAgent), AGENT] {
+        cluster.start_and_wait(id).await;
+    }
+    let (_, out, _) = highwater(&cluster, &["throttle", "show", "--output", "json"]).await;
+    let shown = lines(&out);
+    assert_eq!(shown.len(), 2, "{shown:?}");
+    assert_eq!(shown[0], wanted);
+    assert_eq!((&shown[1]["node"], &shown[1]["side"]), (&Value::from(2), &Value::from("follower")));
+
+    let (code, out, _) = highwater(&cluster, &["throttle", "clear"]).await;
+    assert_eq!((code, out.as_str()), (Some(0), "no throttle is set\n"));
+    let (code, _, error) =
+        highwater(&cluster, &["throttle", "set", "--nodes", "7", "--leader-rate", "1MB/s"]).await;
+    assert!(code == Some(1) && error.contains("node 7 is not registered"), "{code:?} {error}");
+    let (code, ..) = highwater(&cluster, &["throttle", "set"]).await;
+    assert_eq!(code, Some(2), "a rate is needed");
+}
+
+/// The time to live ends a throttle that holds everything up, also where the agent has no store but its leader.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_throttle_ends_with_its_time_to_live_for_an_agent_without_a_store_too() {
+    let plan = pair();
+    let through_leader = format!("leader:{}", plan.address(LEADER));
+    let mut cluster = plan.set_on(AGENT, "coordination", through_leader).start().await;
+    let calls = Calls::of(cluster.leader(1));
+    calls.until_nodes(2).await;
+    calls.create_topic("t", 1, &[1, 2], &[("durability", "page-cache")]).await;
+    calls.until_in_sync("t", 1).await;
+    // Five minutes' worth.
+    let size = fall_behind(&mut cluster, "t", 30_000_000, 500_000).await;
+    set(&calls, follower_rate("100kB/s")).await;
+    cluster.start_and_wait(AGENT).await;
+    let has = |bytes: u64| move |has: u64| has > bytes;
+    Progress::watch(&calls, "t", size, wait::SOON, has(0)).await;
+    wait::until("the agent to be throttled", wait::SOON, async || {
+        let row = follower(&calls, "t").await?;
+        (row.cause() == v1::LagCause::Throttled && row.lag_bytes > Some(20_000_000)).then_some(())
+    })
+    .await;
+    set(&calls, v1::SetReplicationThrottleRequest { ttl_ms: Some(1_000), ..follower_rate("100kB/s") }).await;
+    let began = Instant::now();
+    Progress::watch(&calls, "t", size, Duration::from_secs(60), move |has| has == size).await;
+    let took = began.elapsed();
+    assert!(took >= Duration::from_millis(900), "{took:?}: not before its time");
+    wait::until("the throttle to leave the store", wait::SOON, async || {
+        let request = v1::DescribeClusterRequest::default();
+        let nodes = calls.cluster.clone().describe_cluster(request).await.ok()?.into_inner().nodes;
+        nodes.iter().all(|node| node.follower_throttle.is_none()).then_some(())
+    })
+    .await;
+}
+
+/// The programs' own settings throttle from the start.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rate_among_the_settings_holds_without_anybody_setting_it() {
+    let plan = pair().set(Program::FollowerAgent, "follower.replication.throttled.rate", "200kB/s");
+    let mut cluster = plan.start().await;
+    let calls = Calls::of(cluster.leader(1));
+    calls.until_nodes(2).await;
+    calls.create_topic("t", 1, &[1, 2], &[("durability", "page-cache")]).await;
+    calls.until_in_sync("t", 1).await;
+    let size = fall_behind(&mut cluster, "t", 1_000_000, 10_000).await;
+    cluster.start_and_wait(AGENT).await;
+    let progress = Progress::watch(&calls, "t", size, Duration::from_secs(60), |has| has == size).await;
+    let (took, moved) = progress.moving();
+    let per_second = moved as f64 / took.as_secs_f64();
+    assert!(
+        per_second <= 1.4 * 200_000.0,
+        "{per_second} bytes a second, the first quarter of a second's at once"
+    );
+}
