@@ -100,6 +100,11 @@ const fn advice(why: &Ineligible) -> &'static str {
         Ineligible::NotAReplica
         | Ineligible::NotNew { .. }
         | Ineligible::NotTheRecordedLeader { .. }
+        | Ineligible::LeadsAlready
+        | Ineligible::NotInSync { .. }
+        | Ineligible::UncleanForbidden
+        | Ineligible::NothingToLose
+        | Ineligible::ElectableAnyway
         | Ineligible::EpochsUsedUp => "",
     }
 }
