@@ -1,5 +1,5 @@
-//! The contract of a coordination store. Its implementations: `file` here, `leader` in the client crate; etcd and the
-//! API server of Kubernetes follow.
+//! The contract of a coordination store. Its implementations: `file` and `etcd` here, `leader` in the client crate; the
+//! API server of Kubernetes follows.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -5,7 +5,8 @@
 //!   together with the record: a compare-and-swap. One more read per change, which costs etcd no flush.
 //! - A topic's partitions are written first, in pieces that etcd takes, each on condition that there is no topic record
 //!   yet; the topic record is written last, on condition that the last partition is there and the name is free. A deletion
-//!   is one transaction: tombstone, name and partitions.
+//!   writes the tombstone and frees the name; after that the partitions go, in pieces. What is left of either when a program
+//!   dies in between is shown to nobody and cannot be changed.
 //! - Liveness is a counter (design.md 6.7), not a lease: the version of a key, which each write raises. The counters are
 //!   outside of what is watched.
 //! - The view is fed by a watch ([`follow`]); own writes are in it before their caller is answered.

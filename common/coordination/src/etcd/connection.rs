@@ -30,6 +30,9 @@ const REFUSALS: [&str; 4] = [
     "etcdserver: too many requests",
 ];
 
+/// What a member answers that cannot reach the others; it looked before it did anything.
+const NO_LEADER: &str = "etcdserver: no leader";
+
 /// The way to etcd.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -217,7 +220,8 @@ impl From<&etcd_client::Error> for Fault {
             "" => error.to_string(),
             message => message.to_owned(),
         };
-        Self { text, changed_nothing: refused || never_connected(status), refused }
+        let changed_nothing = refused || text == NO_LEADER || never_connected(status);
+        Self { text, changed_nothing, refused }
     }
 }
 

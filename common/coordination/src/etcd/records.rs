@@ -1,7 +1,9 @@
 //! The changes of records, each a transaction on condition that nobody changed them meanwhile.
 
-use etcd_client::{Compare, CompareOp, DeleteOptions, KeyValue, TxnOp};
-use highwater_types::{ClusterId, NodeRecord, PartitionEpoch, PartitionRecord, TopicId, TopicRecord};
+use etcd_client::{Compare, CompareOp, KeyValue, TxnOp};
+use highwater_types::{
+    ClusterId, NodeRecord, PartitionEpoch, PartitionIndex, PartitionRecord, TopicId, TopicRecord,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -98,7 +100,7 @@ impl Store {
             return Ok(CasOutcome::Committed(topic));
         }
         let other = self.topic_in_the_way(&topic).await?;
-        self.discard_partitions(topic.id).await;
+        self.remove_partitions(&topic, &[absent(&self.keys.topic(topic.id))]).await;
         other.map(CasOutcome::Conflict).ok_or_else(|| {
             CoordinationError::Unavailable(format!("topic {}: another creation came and went", topic.name))
         })
@@ -143,20 +145,20 @@ impl Store {
         first_entry(answer).map(|entry| record(&entry)).transpose()
     }
 
-    /// Best effort: what is left of a creation that did not come about is shown to nobody.
-    async fn discard_partitions(&self, topic: TopicId) {
-        let step = Step {
-            when: vec![absent(&self.keys.topic(topic))],
-            then: vec![self.delete_partitions(topic)],
-            otherwise: Vec::new(),
-        };
-        if let Err(error) = self.make(step, Effect::Writes).await {
-            tracing::debug!(%topic, %error, "partition records of a topic that was not created stay behind");
+    /// Best effort, in pieces: one transaction for thousands of keys would hold up everybody for a second. Records of
+    /// partitions without a live topic are shown to nobody.
+    async fn remove_partitions(&self, topic: &TopicRecord, when: &[Compare]) {
+        let indexes: Vec<_> = (0..topic.partitions).filter_map(PartitionIndex::new).collect();
+        for piece in indexes.chunks(OPERATIONS_MAX) {
+            let delete =
+                |index: &PartitionIndex| TxnOp::delete(self.keys.partition_of(topic.id, *index), None);
+            let step =
+                Step { when: when.to_vec(), then: piece.iter().map(delete).collect(), otherwise: Vec::new() };
+            if let Err(error) = self.make(step, Effect::Writes).await {
+                tracing::debug!(topic = %topic.id, %error, "records of partitions without a topic stay behind");
+                return;
+            }
         }
-    }
-
-    fn delete_partitions(&self, topic: TopicId) -> TxnOp {
-        TxnOp::delete(self.keys.partitions_of(topic), Some(DeleteOptions::new().with_prefix()))
     }
 
     pub(super) async fn delete_topic(&self, id: TopicId) -> Result<TopicRecord, CoordinationError> {
@@ -174,7 +176,6 @@ impl Store {
                     then: vec![
                         TxnOp::put(key.clone(), value(&topic)?, None),
                         TxnOp::delete(self.keys.name(&topic.name), None),
-                        self.delete_partitions(id),
                     ],
                     otherwise: Vec::new(),
                 };
@@ -183,6 +184,7 @@ impl Store {
                     continue;
                 }
                 revision = answer.revision;
+                self.remove_partitions(&topic, &[]).await;
             }
             self.show(ViewChanges { topics: vec![topic.clone()], ..ViewChanges::default() }, revision);
             return Ok(topic);
@@ -197,7 +199,7 @@ impl Store {
     ) -> Result<CasOutcome<PartitionRecord>, CoordinationError> {
         let key = self.keys.partition(new.id());
         let gone = || CoordinationError::NotFound(format!("partition {}", new.id()));
-        let found: Found<PartitionRecord> = self.find(key.clone()).await?.ok_or_else(gone)?;
+        let found = self.find_partition(&new, key.clone()).await?.ok_or_else(gone)?;
         if found.record.partition_epoch != expected {
             return Ok(self.conflict(found.record));
         }
@@ -216,6 +218,24 @@ impl Store {
         let stands: PartitionRecord =
             first_entry(answer).map(|e| record(&e)).transpose()?.ok_or_else(gone)?;
         Ok(self.conflict(stands))
+    }
+
+    /// A partition of a topic that exists and is not deleted.
+    async fn find_partition(
+        &self,
+        of: &PartitionRecord,
+        key: String,
+    ) -> Result<Option<Found<PartitionRecord>>, CoordinationError> {
+        let keys = vec![TxnOp::get(self.keys.topic(of.topic_id), None), TxnOp::get(key, None)];
+        let answer = self.read(keys).await?;
+        let mut found = answer.operations.into_iter().map(|operation| entries(operation).into_iter().next());
+        let (Some(topic), Some(partition)) = (found.next().flatten(), found.next().flatten()) else {
+            return Ok(None);
+        };
+        if record::<TopicRecord>(&topic)?.deleted {
+            return Ok(None);
+        }
+        record(&partition).map(|record| Some(Found { record, changed_at: partition.mod_revision() }))
     }
 
     /// Whoever lost knows what won, so its view shows it too.
