@@ -28,7 +28,7 @@ pub enum OtherKind {
     LeftOver,
     /// Left by Kafka's cleaner, or by its deletion of segments.
     KafkaLeftOver,
-    /// What Kafka derives from the log: snapshots of producers, and aborted transactions.
+    /// What is derived from the log: snapshots of producers, ours and Kafka's, and Kafka's aborted transactions.
     KafkaState,
     /// None of a log's.
     Foreign,
@@ -38,6 +38,7 @@ const LOG: &str = "log";
 const OFFSET_INDEX: &str = "index";
 const TIME_INDEX: &str = "timeindex";
 const CUT: &str = "cut";
+const SNAPSHOT: &str = "snapshot";
 const TEMPORARY: &str = ".tmp";
 /// How many digits an offset has in a file's name.
 const DIGITS: usize = 20;
@@ -50,22 +51,37 @@ pub(crate) fn file_kind(name: &str) -> FileKind {
     if name.strip_suffix(TEMPORARY).is_some_and(is_checkpoint) {
         return FileKind::Other(OtherKind::LeftOver);
     }
-    let (digits, extension) = name.split_once('.').unwrap_or((name, ""));
-    let offset = (digits.len() == DIGITS && digits.bytes().all(|b| b.is_ascii_digit()))
-        .then(|| digits.parse().ok().and_then(Offset::new))
-        .flatten();
+    let (offset, extension) = split_name(name);
     match (offset, extension) {
         (Some(base), LOG) => FileKind::Log(base),
         (Some(base), OFFSET_INDEX) => FileKind::Index(base, IndexKind::Offset),
         (Some(base), TIME_INDEX) => FileKind::Index(base, IndexKind::Time),
         (Some(_), "log.tmp") => FileKind::Other(OtherKind::LeftOver),
         (Some(_), cut) if cut == CUT || cut.starts_with("cut.") => FileKind::Other(OtherKind::LeftOver),
-        (Some(_), "snapshot" | "txnindex") => FileKind::Other(OtherKind::KafkaState),
+        (Some(_), SNAPSHOT | "txnindex") => FileKind::Other(OtherKind::KafkaState),
         _ if [".deleted", ".cleaned", ".swap"].iter().any(|suffix| name.ends_with(suffix)) => {
             FileKind::Other(OtherKind::KafkaLeftOver)
         }
         _ => FileKind::Other(OtherKind::Foreign),
     }
+}
+
+/// The offset that a name begins with, if it does, and what comes after its point.
+fn split_name(name: &str) -> (Option<Offset>, &str) {
+    let (digits, extension) = name.split_once('.').unwrap_or((name, ""));
+    let is_offset = digits.len() == DIGITS && digits.bytes().all(|b| b.is_ascii_digit());
+    (is_offset.then(|| digits.parse().ok().and_then(Offset::new)).flatten(), extension)
+}
+
+/// The offset of a snapshot of producers, by its file's name.
+pub(crate) fn snapshot_offset(name: &str) -> Option<Offset> {
+    let (offset, extension) = split_name(name);
+    offset.filter(|_| extension == SNAPSHOT)
+}
+
+/// The file of the snapshot of producers at `at`.
+pub(crate) fn snapshot_file(dir: &Path, at: Offset) -> PathBuf {
+    dir.join(format!("{at:020}.{SNAPSHOT}", at = at.get()))
 }
 
 fn is_checkpoint(name: &str) -> bool {

@@ -30,7 +30,7 @@ pub enum LagCause {
     LeaderSlow,
     /// Answers take long to arrive.
     Network,
-    /// It takes long to append or to flush.
+    /// Its disk failed, or it takes long to append or to flush.
     FollowerDisk,
     /// It reads records that are not the newest ones, and nothing is slow.
     CatchingUp,
@@ -119,6 +119,8 @@ pub struct LagFacts {
     pub leader_unknown: bool,
     /// A person paused it.
     pub paused: bool,
+    /// Its disk failed, and it waits for that to end.
+    pub disk_failed: bool,
     /// It waits after an error, or its last fetch was refused.
     pub backing_off: bool,
     /// It finds out where its log differs, or cuts.
@@ -143,6 +145,8 @@ impl LagFacts {
             LagCause::None
         } else if self.paused {
             LagCause::Paused
+        } else if self.disk_failed {
+            LagCause::FollowerDisk
         } else if self.backing_off {
             LagCause::BackOff
         } else if self.truncating {

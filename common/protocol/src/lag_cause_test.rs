@@ -6,6 +6,7 @@ const LAGS: LagFacts = LagFacts {
     lag_records: Some(10),
     leader_unknown: false,
     paused: false,
+    disk_failed: false,
     backing_off: false,
     truncating: false,
     silent: false,
@@ -47,6 +48,12 @@ fn a_paused_replica_is_paused() {
 fn a_wait_after_an_error_is_a_back_off() {
     assert_eq!(LagFacts { backing_off: true, silent: true, ..LAGS }.cause(), LagCause::BackOff);
     assert_eq!(LagFacts { lag_records: None, backing_off: true, ..LAGS }.cause(), LagCause::BackOff);
+}
+
+#[test]
+fn a_wait_for_a_failed_disk_is_the_disks() {
+    let facts = LagFacts { disk_failed: true, backing_off: true, silent: true, ..LAGS };
+    assert_eq!(facts.cause(), LagCause::FollowerDisk);
 }
 
 #[test]

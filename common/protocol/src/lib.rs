@@ -15,6 +15,7 @@
 //! | [`lag_cause`] | why a replica lags, by one rule for both sides |
 //! | [`delayed_fetch`] | when a parked fetch is answered (S27–S32) |
 //! | [`purgatory`] | which parked requests an event concerns |
+//! | [`producer_state`] | which batch of an idempotent producer is new (design.md 6.10) |
 //! | [`quota`] | how fast replicas that are catching up may replicate (S66–S70) |
 //!
 //! Deliberately absent: bytes of records (the log checks and stores them), gRPC, tasks.
@@ -28,6 +29,7 @@ pub mod lag_cause;
 pub mod leader;
 pub mod purgatory;
 pub mod quota;
+pub mod producer_state;
 mod randomness;
 #[cfg(test)]
 mod test_values;

@@ -15,10 +15,13 @@ mod append_history;
 mod follower;
 mod leader;
 mod open;
+mod producers;
 mod spans;
 
-pub use follower::{AppendWork, AskOffsets, FollowerReplica, FollowerStep, FollowerWork, Following};
-pub use leader::{LeaderReplica, Leading};
+pub use follower::{
+    AppendWork, AskOffsets, FollowerReplica, FollowerStep, FollowerWork, Following, LossReport,
+};
+pub use leader::{LeaderReplica, Leading, Placed};
 pub use open::{FreshIncarnation, OpenReplica, ReplicaError, ReplicaPlace};
 
 use std::sync::Arc;
@@ -90,8 +93,12 @@ mod concurrency_test;
 #[cfg(test)]
 mod failed_flush_test;
 #[cfg(test)]
+mod producers_test;
+#[cfg(test)]
 mod random_walk_test;
 #[cfg(test)]
 mod test_cluster;
+#[cfg(test)]
+mod unclean_test;
 #[cfg(test)]
 mod walks_test;

@@ -69,6 +69,12 @@ error_codes! {
     NotEnoughReplicas = Retryable,
     /// The in-sync set shrank after the append; the records are in the log (S61).
     NotEnoughReplicasAfterAppend = Retryable,
+    /// Nothing is known of the idempotent producer, and its batch does not begin at sequence 0; nothing was appended.
+    UnknownProducer = Terminal,
+    /// Not the producer's next batch, nor one of its last five; nothing was appended.
+    OutOfOrderSequence = Terminal,
+    /// A newer epoch of the producer has been seen; nothing was appended.
+    InvalidProducerEpoch = Terminal,
     /// Not confirmed in time; the records may be in the log.
     RequestTimedOut = Retryable,
     /// A field of the request is not valid.

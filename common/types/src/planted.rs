@@ -56,8 +56,6 @@ pub enum PlantedFault {
     UndefinedCuts,
     /// Records are acknowledged under `fsync` before they are flushed.
     AcknowledgeUnflushed,
-    /// What an open log holds counts as flushed although nothing flushed it.
-    OpenedCountsAsFlushed,
     /// A cut below the high watermark needs no unclean election on record (design.md 6.5).
     CutBelowHighWatermark,
     /// A cut below what was acknowledged keeps the incarnation (design.md 6.3).
@@ -74,8 +72,6 @@ pub enum PlantedFault {
     EpochReused,
     /// A new leader keeps the dead one in the in-sync set and does not wait for it.
     ElectIntoUnion,
-    /// A removing replica's successor counts the removed ones out before the record says so.
-    RemovedCountedEarly,
 
     // === the log and its unit ===
     /// The epoch of a leadership without records is not noted (S36).
@@ -84,8 +80,6 @@ pub enum PlantedFault {
     DirectoryNotSynced,
     /// A truncation does not lower the recovery point first (design.md 2).
     CheckpointNotLowered,
-    /// Recovery goes on into a segment whose batches have an older epoch (design.md 2).
-    ResurrectedSegmentAccepted,
     /// A failed flush is tried again as if nothing had happened (design.md 2).
     FailedFlushRetried,
     /// The checkpoint holds a high watermark above the flushed end (design.md 2).
@@ -140,7 +134,6 @@ impl PlantedFault {
         Self::LateDivergingAnswerApplied,
         Self::UndefinedCuts,
         Self::AcknowledgeUnflushed,
-        Self::OpenedCountsAsFlushed,
         Self::CutBelowHighWatermark,
         Self::CutKeepsIncarnation,
         Self::WorkBelowHighestEpoch,
@@ -148,11 +141,9 @@ impl PlantedFault {
         Self::ElectAnyIncarnation,
         Self::EpochReused,
         Self::ElectIntoUnion,
-        Self::RemovedCountedEarly,
         Self::NoEpochAtLeaderStart,
         Self::DirectoryNotSynced,
         Self::CheckpointNotLowered,
-        Self::ResurrectedSegmentAccepted,
         Self::FailedFlushRetried,
         Self::HighWatermarkAboveFlushed,
         Self::RebootKeepsIncarnation,

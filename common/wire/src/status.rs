@@ -132,7 +132,10 @@ const fn grpc_code(code: ErrorCode) -> Code {
         | ErrorCode::UnknownLeaderEpoch
         | ErrorCode::NotLeaderOrFollower
         | ErrorCode::InconsistentTopicId
-        | ErrorCode::StaleIncarnation => Code::FailedPrecondition,
+        | ErrorCode::StaleIncarnation
+        | ErrorCode::UnknownProducer
+        | ErrorCode::OutOfOrderSequence
+        | ErrorCode::InvalidProducerEpoch => Code::FailedPrecondition,
         ErrorCode::LeaderNotAvailable
         | ErrorCode::ReplicaNotAvailable
         | ErrorCode::StorageError

@@ -109,6 +109,7 @@ impl TestPartition {
             incarnation: Incarnation::new(20).unwrap(),
             log,
             high_watermark: Offset::ZERO,
+            high_watermark_epoch: None,
             damaged_from: None,
         };
         let core = FollowerPartition::new(config, start).unwrap();

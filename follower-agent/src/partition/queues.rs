@@ -135,6 +135,7 @@ impl FollowedPartition {
     fn adopt_leadership(&self) {
         let Some(record) = self.leadership.lock().take() else { return };
         let (Some(leader), Some(epoch)) = (record.leader, record.leader_epoch) else { return };
+        self.replica.on_unclean_election(record.highest_unclean_epoch());
         let (was_news, step) =
             self.replica.on_leader(leader, epoch, record.partition_epoch, self.context.now());
         if was_news {

@@ -53,12 +53,15 @@ pub(super) async fn open(
     };
     let (locks, context) = (shared.volume.locks.clone(), Arc::clone(&shared.context));
     let place = shared.volume.place(&topic, record.partition);
-    let now = context.now();
+    let (now, unclean_epoch) = (context.now(), record.highest_unclean_epoch());
     let opened = on_disk(move || {
         let lock = locks.try_lock(place.id()).map_err(|error| ReplicaError::Open(error.into()))?;
         let Some(lock) = lock else { return Ok(None) };
         let open = place.open(lock, OnDamage::RenewIncarnation, now.wall)?;
-        open.follow(following).map(Some)
+        open.follow(following).map(|replica| {
+            replica.on_unclean_election(unclean_epoch);
+            Some(replica)
+        })
     });
     match opened.await {
         Ok(Some(replica)) => Opened::Follows(FollowedPartition::new(topic, replica, context)),

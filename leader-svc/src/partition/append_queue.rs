@@ -82,15 +82,16 @@ impl LedPartition {
         let inputs: Vec<Bytes> = accepted.iter().map(|append| append.batches.bytes.clone()).collect();
         let traces: Vec<Option<TraceContext>> = accepted.iter().map(|append| append.trace).collect();
         let now = self.context.now();
-        match self.replica.append_traced(&inputs, &traces, now.wall, now.monotonic) {
-            Ok(appended) => {
+        match self.replica.produce(&inputs, &traces, now.wall, now.monotonic) {
+            Ok(placed) => {
                 if let Some(meters) = self.telemetry().meters() {
                     meters.append.record(self.now().since(now.monotonic).as_secs_f64(), &[]);
                 }
-                debug_assert_eq!(appended.inputs.len(), accepted.len(), "a range per input");
+                debug_assert_eq!(placed.len(), accepted.len(), "an outcome per input");
                 let log_start = self.replica.log().log_start();
-                for (append, range) in accepted.into_iter().zip(appended.inputs) {
-                    answer(append.reply, Ok(Appended { range, log_start }));
+                for (append, placed) in accepted.into_iter().zip(placed) {
+                    // A duplicate waits for what its original's answer would (design.md 6.10).
+                    answer(append.reply, placed.map(|placed| Appended { range: placed.range, log_start }));
                 }
                 if self.is_fsync() {
                     self.flush_queue.request();

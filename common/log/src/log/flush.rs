@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use highwater_types::planted::{PlantedFault, is_planted};
 use highwater_types::Offset;
 
 use super::Log;
@@ -43,7 +44,8 @@ impl<S: Storage> Unflushed<S> {
         for segment in &self.closed {
             segment.sync_indexes()?;
         }
-        if self.directory { log.storage.sync_dir(&log.dir) } else { Ok(()) }
+        let is_due = self.directory && !is_planted(PlantedFault::DirectoryNotSynced);
+        if is_due { log.storage.sync_dir(&log.dir) } else { Ok(()) }
     }
 }
 
@@ -85,7 +87,11 @@ impl<S: Storage> Log<S> {
         if unflushed.is_nothing() && before.flushed == before.log_end {
             return Ok(before);
         }
-        unflushed.sync(self).inspect_err(|error| self.fail(Unusable::FlushFailed, error))?;
+        let mut synced = unflushed.sync(self);
+        if synced.is_err() && is_planted(PlantedFault::FailedFlushRetried) {
+            synced = unflushed.sync(self);
+        }
+        synced.inspect_err(|error| self.fail(Unusable::FlushFailed, error))?;
         let after = self.publish_flushed(&before);
         debug_assert!(
             after.generation != before.generation || after.flushed >= before.log_end,

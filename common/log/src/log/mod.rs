@@ -40,6 +40,7 @@ mod open;
 mod opening;
 mod outcome;
 mod persisted;
+mod producers;
 mod read;
 mod recover;
 mod retention;
@@ -200,6 +201,8 @@ mod damage_test;
 pub(crate) mod fixture_test;
 #[cfg(test)]
 mod flush_test;
+#[cfg(test)]
+mod producers_test;
 #[cfg(test)]
 mod read_test;
 #[cfg(test)]

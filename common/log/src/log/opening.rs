@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 
+use highwater_types::planted::{PlantedFault, is_planted};
 use highwater_types::{Durability, LeaderEpochCache, Offset};
 
 use super::recover::{Ground, Scan};
@@ -81,6 +82,14 @@ impl<'a, S: Storage> Opening<'a, S> {
     }
 
     fn renew(&mut self, reason: Renewal) {
+        let keeps = match reason {
+            Renewal::PageCacheLost => is_planted(PlantedFault::RebootKeepsIncarnation),
+            Renewal::Damage => is_planted(PlantedFault::DamageKeepsIncarnation),
+            Renewal::NoDirectory | Renewal::NoCheckpoint => false,
+        };
+        if keeps {
+            return;
+        }
         self.state.incarnation = self.options.new_incarnation;
         self.renewal.get_or_insert(reason);
     }

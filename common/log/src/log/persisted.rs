@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use highwater_types::planted::{PlantedFault, is_planted};
 use highwater_types::{Durability, Incarnation, LeaderEpoch, Offset, PartitionEpoch};
 
 use super::Log;
@@ -204,8 +205,8 @@ impl<S: Storage> Log<S> {
         let view = self.view.load();
         let below = |offset: Offset| persisted.ceiling.map_or(offset, |ceiling| offset.min(ceiling));
         let end = match self.config.load().durability {
-            Durability::Fsync => view.flushed,
-            Durability::PageCache => view.log_end,
+            Durability::Fsync if !is_planted(PlantedFault::HighWatermarkAboveFlushed) => view.flushed,
+            Durability::Fsync | Durability::PageCache => view.log_end,
         };
         let mut state = persisted.state.clone();
         state.recovery_point = below(view.flushed);
@@ -245,6 +246,9 @@ impl<S: Storage> Log<S> {
         log_start: Offset,
         renew: Option<Incarnation>,
     ) -> StorageResult<()> {
+        if is_planted(PlantedFault::CheckpointNotLowered) {
+            return Ok(());
+        }
         let boot_id = Some(self.boot_id);
         self.persist(|persisted| {
             persisted.write_durable(|state| {

@@ -1,5 +1,6 @@
 //! What a follower does with an answer: the rules of S5–S8, S24, S35, S46–S48 and design.md 5.
 
+use highwater_types::planted::{PlantedFault, is_planted};
 use highwater_types::{ErrorCode, LeaderEpoch, MonotonicTime, Offset, Retry};
 
 use super::{FailureReason, FetchPosition, FollowerAction, FollowerPartition, Phase};
@@ -55,7 +56,7 @@ impl FollowerPartition {
         now: MonotonicTime,
         randomness: &mut Randomness,
     ) -> FollowerAction {
-        if self.phase != Phase::Fetching || *sent != self.position() {
+        if self.phase != Phase::Fetching || !self.still_asks(sent, answer) {
             return FollowerAction::Nothing;
         }
         let action = match answer {
@@ -75,6 +76,16 @@ impl FollowerPartition {
         };
         self.check_bounds();
         action
+    }
+
+    /// Whether everything is as it was when this was asked (design.md 5).
+    fn still_asks(&self, sent: &FetchPosition, answer: &AnswerFacts) -> bool {
+        let now = self.position();
+        let by_offset = is_planted(PlantedFault::StaleAnswerApplied) && sent.fetch_offset == now.fetch_offset;
+        let late = is_planted(PlantedFault::LateDivergingAnswerApplied)
+            && matches!(answer, AnswerFacts::Diverging(_))
+            && sent.leader_epoch == now.leader_epoch;
+        *sent == now || by_offset || late
     }
 
     /// The leader's range, or why it could not be had (S35). Leader and follower can differ here; epochs prevent that.
@@ -115,6 +126,14 @@ impl FollowerPartition {
         now: MonotonicTime,
         randomness: &mut Randomness,
     ) -> FollowerAction {
+        if code == ErrorCode::OffsetOutOfRange
+            && is_planted(PlantedFault::UndefinedCuts)
+            && let Some(epoch) = self.last_fetched_epoch
+        {
+            self.leave_fetching(Phase::Truncating);
+            let at = highwater_types::OffsetAndEpoch { offset: self.high_watermark, epoch };
+            return FollowerAction::Truncate { generation: self.generation, at };
+        }
         if code == ErrorCode::OffsetOutOfRange && self.queued_end == self.log_end {
             self.leave_fetching(Phase::ResolvingRange);
             return FollowerAction::AskOffsets { generation: self.generation };
@@ -156,6 +175,9 @@ impl FollowerPartition {
         self.leader_log_end = Some(snapshot.log_end);
         self.leader_log_start = Some(snapshot.log_start);
         self.heard_high_watermark = self.heard_high_watermark.max(snapshot.high_watermark);
+        if snapshot.high_watermark >= self.high_watermark {
+            self.high_watermark_epoch = self.high_watermark_epoch.max(Some(self.leader_epoch));
+        }
         self.apply_bounds();
         let accepted = self.accept(batches);
         if accepted.bytes == 0 {

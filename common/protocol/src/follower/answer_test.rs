@@ -438,7 +438,10 @@ fn a_cut_below_what_this_incarnation_acknowledged_renews_it_first() {
     let FollowerAction::Truncate { generation, at: found } = action else { panic!("{action:?}") };
     let epochs = cache_of(&[(5, 0)]);
     let log = LogFacts { log_start: Offset::ZERO, log_end: offset(10), epochs: &epochs };
-    assert_eq!(follower.plan_cut(generation, found, &log), CutPlan::To { end: offset(8), renew: true });
+    assert_eq!(
+        follower.plan_cut(generation, found, &log),
+        CutPlan::To { end: offset(8), renew: true, loss: None }
+    );
     assert_eq!(follower.plan_cut(generation - 1, found, &log), CutPlan::Void);
     follower.on_log_replaced(state(8, Some(5)), incarnation(21), None);
     assert_eq!(ask(&follower, 2).position.incarnation, incarnation(21));
@@ -452,7 +455,10 @@ fn an_acknowledgement_that_was_found_to_differ_is_none() {
     let FollowerAction::Truncate { generation, at: found } = action else { panic!("{action:?}") };
     let epochs = cache_of(&[(5, 0)]);
     let log = LogFacts { log_start: Offset::ZERO, log_end: offset(10), epochs: &epochs };
-    assert_eq!(follower.plan_cut(generation, found, &log), CutPlan::To { end: offset(8), renew: false });
+    assert_eq!(
+        follower.plan_cut(generation, found, &log),
+        CutPlan::To { end: offset(8), renew: false, loss: None }
+    );
     assert!(follower.loses_acknowledged(offset(9)), "a loss of its own would count it: nobody knows");
 }
 

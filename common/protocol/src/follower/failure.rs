@@ -59,9 +59,9 @@ impl fmt::Display for FailureReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Leader(code) => write!(f, "the leader answers {code:?}"),
-            Self::BatchTooLarge => {
-                f.write_str("the next batch is larger than this node takes: raise its replica.fetch.batch.max.bytes")
-            }
+            Self::BatchTooLarge => f.write_str(
+                "the next batch is larger than this node takes: raise its replica.fetch.batch.max.bytes",
+            ),
             Self::BadRecords(what) => write!(f, "the leader's records were refused: {what}"),
             Self::Storage(what) => write!(f, "the disk failed: {what}"),
             Self::Fenced => f.write_str("the leader epoch is over; waiting for the new one"),

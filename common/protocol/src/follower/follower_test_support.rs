@@ -40,6 +40,7 @@ pub(super) fn start(leader_epoch: i32, log: LogState, high_watermark: i64) -> Fo
         incarnation: incarnation(20),
         log,
         high_watermark: offset(high_watermark),
+        high_watermark_epoch: log.last_epoch,
         damaged_from: None,
     }
 }

@@ -1,10 +1,10 @@
 //! What happens to the follower's own log: appends, flushes, cuts, failures, and the bounds that follow from it.
 
-use highwater_types::{Incarnation, LeaderEpoch, MonotonicTime, Offset, OffsetAndEpoch};
+use highwater_types::planted::{PlantedFault, is_planted};
+use highwater_types::{Incarnation, LeaderEpoch, MonotonicTime, Offset};
 
-use super::{CutPlan, FailureReason, FollowerEffect, FollowerPartition, LogState, Phase, cut_point};
+use super::{FailureReason, FollowerEffect, FollowerPartition, LogState, Phase};
 use crate::Randomness;
-use crate::fetch::LogFacts;
 
 impl FollowerPartition {
     /// An append of `bytes` bytes ended at `log_end`. Ignored when its generation is over.
@@ -81,7 +81,11 @@ impl FollowerPartition {
         self.incarnation = incarnation;
         self.damaged_from = damaged_from;
         self.log_version += 1;
+        let was_cut = self.phase == Phase::Truncating;
         self.adopt_log(log);
+        if was_cut && is_planted(PlantedFault::OneRoundTruncation) {
+            self.last_fetched_epoch = None;
+        }
         debug_assert_eq!(self.queued_end, log.log_end, "fetching goes on from the log's end");
         self.check_bounds();
     }
@@ -96,24 +100,6 @@ impl FollowerPartition {
         self.fail_until(FailureReason::Storage(message), retry_at);
         debug_assert!(!self.owes_acknowledgement(), "a failed replica acknowledges nothing");
         self.check_bounds();
-    }
-
-    /// Decides a cut that [`super::FollowerAction::Truncate`] asked for, on the log as it is now, with nothing running on it (S40).
-    pub fn plan_cut(&mut self, generation: u64, at: OffsetAndEpoch, log: &LogFacts<'_>) -> CutPlan {
-        if generation != self.generation || self.phase != Phase::Truncating {
-            return CutPlan::Void;
-        }
-        let end = cut_point(at, log.epochs, log.log_end);
-        if end < self.high_watermark {
-            // Only an unclean election makes this legal, and no record carries one yet (design.md 6.5, 6.13).
-            self.fail_until(
-                FailureReason::CutBelowHighWatermark { cut: end, high_watermark: self.high_watermark },
-                None,
-            );
-            return CutPlan::Refused;
-        }
-        debug_assert!(end <= log.log_end, "a cut does not lengthen the log");
-        CutPlan::To { end, renew: self.acknowledged_counted.is_some_and(|counted| end < counted) }
     }
 
     /// Whether a log that ends at `end` after a failure of the disk lacks what this incarnation may have acknowledged, in this

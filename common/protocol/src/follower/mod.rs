@@ -21,6 +21,7 @@
 
 use std::collections::VecDeque;
 
+use highwater_types::planted::{PlantedFault, is_planted};
 use highwater_types::{
     Durability, ErrorCode, Incarnation, LeaderEpoch, MonotonicTime, NodeId, Offset, ReplicationError,
 };
@@ -29,6 +30,7 @@ mod answer;
 mod backoff;
 mod failure;
 mod fetch_plan;
+mod leadership;
 mod log_events;
 mod outcome;
 mod position;
@@ -40,7 +42,7 @@ pub use failure::FailureReason;
 pub use fetch_plan::FetchPlan;
 pub use outcome::{CutPlan, FollowerAction, FollowerEffect, PartitionFetchState};
 pub use position::{FetchAsk, FetchIntent, FetchPosition};
-pub use truncation::cut_point;
+pub use truncation::{UncleanLoss, cut_point};
 
 /// Settings of a follower partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +85,8 @@ pub struct FollowerStart {
     pub log: LogState,
     /// Its high watermark.
     pub high_watermark: Offset,
+    /// The leader epoch under which it learnt that; `None` = before the first.
+    pub high_watermark_epoch: Option<LeaderEpoch>,
     /// The first offset of unrepaired damage: nothing from here on is acknowledged (design.md 2).
     pub damaged_from: Option<Offset>,
 }
@@ -125,6 +129,10 @@ pub struct FollowerPartition {
     queued_bytes: u64,
     last_fetched_epoch: Option<LeaderEpoch>,
     high_watermark: Offset,
+    /// The newest leader epoch whose leader told at least that (design.md 6.5).
+    high_watermark_epoch: Option<LeaderEpoch>,
+    /// The newest unclean election on record.
+    unclean_epoch: Option<LeaderEpoch>,
     /// The newest high watermark that the leader told for the current position, before it is clamped to the own log.
     heard_high_watermark: Offset,
     leader_log_start: Option<Offset>,
@@ -155,10 +163,12 @@ impl FollowerPartition {
             incarnation,
             log,
             high_watermark,
+            high_watermark_epoch,
             damaged_from,
         } = start;
         let seen = highest_epoch.max(log.last_epoch);
-        if seen.is_some_and(|seen| seen > leader_epoch) {
+        let works_below = is_planted(PlantedFault::WorkBelowHighestEpoch);
+        if seen.is_some_and(|seen| seen > leader_epoch) && !works_below {
             return Err(ReplicationError::new(
                 ErrorCode::FencedLeaderEpoch,
                 format!("the directory has seen an epoch above {}", leader_epoch.get()),
@@ -183,6 +193,8 @@ impl FollowerPartition {
             queued_bytes: 0,
             last_fetched_epoch: log.last_epoch,
             high_watermark,
+            high_watermark_epoch,
+            unclean_epoch: None,
             heard_high_watermark: high_watermark,
             leader_log_start: None,
             leader_log_end: None,
@@ -222,6 +234,12 @@ impl FollowerPartition {
     #[must_use]
     pub const fn high_watermark(&self) -> Offset {
         self.high_watermark
+    }
+
+    /// The leader epoch under which the high watermark was learnt: what the checkpoint stores beside it.
+    #[must_use]
+    pub const fn high_watermark_epoch(&self) -> Option<LeaderEpoch> {
+        self.high_watermark_epoch
     }
 
     /// The log end (exclusive).
@@ -289,8 +307,8 @@ impl FollowerPartition {
     #[must_use]
     pub fn acknowledged(&self) -> Offset {
         let held = match self.config.durability {
-            Durability::Fsync => self.flushed_end,
-            Durability::PageCache => self.log_end,
+            Durability::Fsync if !is_planted(PlantedFault::AcknowledgeUnflushed) => self.flushed_end,
+            Durability::Fsync | Durability::PageCache => self.log_end,
         };
         self.damaged_from.map_or(held, |damage| held.min(damage))
     }
@@ -330,70 +348,6 @@ impl FollowerPartition {
     /// The next effect to execute; `None` = drained.
     pub fn poll_effect(&mut self) -> Option<FollowerEffect> {
         self.effects.pop_front()
-    }
-
-    // === events: leadership ===
-
-    /// A record named a leader. The epoch already held, or an older one, changes nothing (S4, S56); a new one, even of the
-    /// same leader, rebuilds the state, discards the append queue, and clears a failure (S11). `log` is what the log says
-    /// now; no append may be running. Answers whether it was news.
-    pub fn on_leader(
-        &mut self,
-        leader: NodeId,
-        epoch: LeaderEpoch,
-        log: LogState,
-        now: MonotonicTime,
-    ) -> bool {
-        if epoch <= self.leader_epoch || log.last_epoch.is_some_and(|seen| seen > epoch) {
-            return false;
-        }
-        let needs_recovery = matches!(&self.phase, Phase::Failed { reason: FailureReason::Storage(_), .. });
-        self.leader = leader;
-        self.leader_epoch = epoch;
-        self.acknowledged_sent = None;
-        self.acknowledged_counted = None;
-        self.leader_log_start = None;
-        self.leader_log_end = None;
-        self.storage_backoff.reset();
-        if needs_recovery {
-            self.fail_until(FailureReason::Storage("a new leadership began".to_owned()), Some(now));
-        } else {
-            self.adopt_log(log);
-        }
-        self.delay = None;
-        self.fetch_backoff.reset();
-        self.settled_at = None;
-        debug_assert_eq!(self.queued_bytes, 0, "an epoch change discards queued appends");
-        self.check_bounds();
-        true
-    }
-
-    /// A person's resume: clears a failure and every delay. `log` is what the log says now; no append may be running.
-    pub fn on_resume(&mut self, log: LogState, now: MonotonicTime) {
-        self.delay = None;
-        self.fetch_backoff.reset();
-        self.storage_backoff.reset();
-        self.settled_at = None;
-        match &self.phase {
-            Phase::Failed { reason: FailureReason::Storage(text), .. } => {
-                self.fail_until(FailureReason::Storage(text.clone()), Some(now));
-            }
-            Phase::Failed { .. } => self.adopt_log(log),
-            Phase::Fetching | Phase::Truncating | Phase::ResolvingRange => {}
-        }
-        debug_assert!(self.delay.is_none(), "it goes on at once");
-        self.check_bounds();
-    }
-
-    /// Time passed: recovers a failed log when its time has come.
-    pub fn on_tick(&mut self, now: MonotonicTime) {
-        if let Phase::Failed { retry_at, .. } = &mut self.phase
-            && retry_at.is_some_and(|at| at <= now)
-        {
-            *retry_at = None;
-            self.effects.push_back(FollowerEffect::Recover);
-        }
-        self.check_bounds();
     }
 
     // === rules ===

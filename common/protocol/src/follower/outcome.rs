@@ -2,7 +2,7 @@
 
 use highwater_types::{MonotonicTime, Offset, OffsetAndEpoch};
 
-use super::FailureReason;
+use super::{FailureReason, UncleanLoss};
 
 /// What to do with an answer, in the order in which the actions were returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,5 +91,7 @@ pub enum CutPlan {
         end: Offset,
         /// Whether this incarnation acknowledged what the cut takes.
         renew: bool,
+        /// What was committed and goes, by an unclean election; the cut bytes are kept in a side file.
+        loss: Option<UncleanLoss>,
     },
 }

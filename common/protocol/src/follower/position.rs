@@ -100,6 +100,13 @@ impl FollowerPartition {
         self.acknowledged_sent = self.acknowledged_sent.max(Some(ask.acknowledged));
     }
 
+    /// The first offset that may be served. Where the log start is being raised, that is the new one already: what lies below
+    /// was never compared with the leader, whose own retention took it, and the high watermark has passed it.
+    #[must_use]
+    pub fn readable_from(&self) -> Offset {
+        self.log_start.max(self.log_start_asked)
+    }
+
     pub(super) fn position(&self) -> FetchPosition {
         FetchPosition {
             fetch_offset: self.queued_end,

@@ -63,10 +63,10 @@ impl LeaderPartition {
         }
     }
 
-    /// `max(1, min(min ISR, replicas))` (S58, design.md 6.12).
+    /// `max(1, min(min ISR, replicas that are not being added))` (S58, design.md 6.12).
     pub(super) fn effective_min_isr(&self) -> usize {
         let wanted = usize::try_from(self.config.min_insync_replicas).unwrap_or(usize::MAX);
-        wanted.min(self.replicas.len()).max(1)
+        wanted.min(self.replicas.len().saturating_sub(self.adding)).max(1)
     }
 
     /// One progress per assigned replica but this node, none for others.

@@ -70,7 +70,7 @@ impl LeaderPartition {
             backing_off: progress.refusal().is_some(),
             truncating: progress.is_diverging(),
             silent: !progress.is_fetching(now, self.config.replica_lag_time_max),
-            throttled: progress.is_throttled(),
+            throttled: progress.is_throttled(now),
             awaits_disk: may_read_no_more,
             delays: Some(progress.delays(now)),
             ..LagFacts::default()

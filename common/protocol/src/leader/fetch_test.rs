@@ -211,7 +211,7 @@ fn an_answer_that_nobody_comes_back_from_is_on_the_network_and_a_quota_is_told()
     let mut leader = leader(&all());
     leader.on_append(offset(110), millis(10));
     send(&mut leader, 2, &fetch_of(2, 100), 1000).unwrap();
-    let answered = Answered { end: Some(offset(105)), read: Duration::from_millis(2), throttled: false };
+    let answered = Answered { end: Some(offset(105)), read: Duration::from_millis(2), ..Answered::default() };
     leader.on_follower_answered(node(2), answered, millis(1000));
     let cause = |leader: &LeaderPartition, at| leader.describe(millis(at))[0].cause;
     assert_eq!(cause(&leader, 1099), LagCause::CatchingUp);
@@ -248,4 +248,12 @@ fn an_answer_that_nobody_comes_back_from_is_on_the_network_and_a_quota_is_told()
     assert_eq!(cause(&leader, 1400), LagCause::LeaderSlow);
     leader.on_follower_answered(node(2), Answered { throttled: true, ..answered }, millis(1400));
     assert_eq!(cause(&leader, 1400), LagCause::Throttled);
+    // A quota that lets a little through and pauses again is one throttle.
+    leader.on_follower_answered(node(2), answered, millis(1500));
+    assert_eq!(cause(&leader, 2400), LagCause::Throttled);
+    assert_ne!(cause(&leader, 2401), LagCause::Throttled);
+
+    let refused = Answered { refusal: Some(ErrorCode::DataLoss), ..Answered::default() };
+    leader.on_follower_answered(node(2), refused, millis(2500));
+    assert_eq!(cause(&leader, 2500), LagCause::BackOff, "what cannot be read is refused");
 }

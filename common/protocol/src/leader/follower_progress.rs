@@ -48,7 +48,13 @@ pub struct Answered {
     pub read: Duration,
     /// A quota left records out.
     pub throttled: bool,
+    /// Its records could not be read.
+    pub refusal: Option<ErrorCode>,
 }
+
+/// How long a replica that a quota held back counts as held back: a quota that goes on for a moment and pauses again is
+/// the same throttle.
+const THROTTLED_FOR: Duration = Duration::from_secs(1);
 
 /// What is known about a follower.
 #[derive(Clone, Debug, Default)]
@@ -71,6 +77,8 @@ pub(super) struct FollowerProgress {
     reading_since: Option<MonotonicTime>,
     /// The last answer, for the description.
     answered: Answered,
+    /// When a quota last left records out of an answer.
+    throttled_at: Option<MonotonicTime>,
     /// When records up to an offset were answered that no fetch has gone beyond yet.
     on_the_way: Option<(MonotonicTime, Offset)>,
     /// How long the last records were on the way: until a fetch went beyond them.
@@ -134,9 +142,9 @@ impl FollowerProgress {
         self.gone
     }
 
-    /// Whether a quota left records out of the last answer.
-    pub(super) const fn is_throttled(&self) -> bool {
-        self.answered.throttled
+    /// Whether a quota held it back a moment ago.
+    pub(super) fn is_throttled(&self, now: MonotonicTime) -> bool {
+        self.throttled_at.is_some_and(|at| now.since(at) <= THROTTLED_FOR)
     }
 
     /// Where the time of its records goes, as far as the leader sees it.
@@ -254,13 +262,18 @@ impl FollowerProgress {
         debug_assert!(self.arrivals.iter().is_sorted(), "arrivals stay in order");
     }
 
-    /// A fetch was answered: for the description, and what the leader's reading took is excused. The oldest answer that is on its way is the one that is watched.
+    /// A fetch was answered: for the description, and what the leader's reading took is excused. The oldest answer that is on
+    /// its way is the one that is watched.
     pub(super) fn on_answered(&mut self, answered: Answered, now: MonotonicTime) {
         if is_planted(PlantedFault::ParkedFetchCounts) {
             self.acknowledged = self.acknowledged.max(answered.end);
         }
         let before = self.acknowledged;
         self.answered = answered;
+        self.refusal = answered.refusal.or(self.refusal);
+        if answered.throttled {
+            self.throttled_at = Some(now);
+        }
         let slow = self.reading_since.take().map_or(answered.read, |since| now.since(since));
         self.excuse(slow, now);
         if let Some(end) = answered.end {

@@ -5,7 +5,7 @@ use highwater_types::Durability;
 use super::super::leader_test_support::*;
 use super::super::*;
 use crate::fetch::FetchPartition;
-use crate::test_values::{incarnation, member, millis, offset, record};
+use crate::test_values::{incarnation, member, millis, node, offset, record};
 
 #[test]
 fn it_waits_for_every_member_of_the_set() {
@@ -38,6 +38,16 @@ fn under_page_cache_the_leaders_append_counts() {
     let mut leader = leader(&alone());
     leader.on_append(offset(110), millis(1));
     assert_eq!(leader.high_watermark(), offset(110));
+}
+
+#[test]
+fn replicas_that_are_being_added_do_not_raise_the_minimum() {
+    let mut leader = leader_with(LeaderConfig { min_insync_replicas: 3, ..config() }, &alone());
+    assert!(leader.check_min_isr().is_err());
+    let mut moving = record(&[1, 2, 3], &alone(), 7, 4);
+    moving.adding = vec![node(2), node(3)];
+    leader.on_record(&moving, millis(1));
+    assert_eq!(leader.check_min_isr(), Ok(()), "one replica is in use (design.md 6.12)");
 }
 
 #[test]

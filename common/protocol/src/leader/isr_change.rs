@@ -99,11 +99,10 @@ impl LeaderPartition {
         (reached && alive && keeps_up).then_some(IsrMember { node, incarnation })
     }
 
-    /// S50: whether this member does not keep up. An entry whose incarnation was replaced never will.
+    /// S50: whether this member does not keep up. Of an incarnation that was replaced nothing is known, so it never does.
     fn lags(&self, member: &IsrMember, now: MonotonicTime) -> bool {
         let Some(progress) = self.followers.get(&member.node) else { return false };
-        let is_replaced = progress.incarnation().is_some_and(|own| own != member.incarnation);
-        is_replaced || !progress.is_caught_up(self.log_end, now, self.config.replica_lag_time_max)
+        !progress.is_caught_up(self.log_end, now, self.config.replica_lag_time_max)
     }
 
     /// Takes out members that are gone, while what stays is as many as `min.insync.replicas` asks for.

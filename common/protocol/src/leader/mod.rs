@@ -105,6 +105,8 @@ pub struct LeaderPartition {
     epoch: LeaderEpoch,
     epoch_start: Offset,
     replicas: Vec<NodeId>,
+    /// How many of them a reassignment adds.
+    adding: usize,
     log_start: Offset,
     log_end: Offset,
     flushed_end: Offset,
@@ -146,6 +148,7 @@ impl LeaderPartition {
             config,
             epoch,
             epoch_start: log_end,
+            adding: record.adding.len(),
             replicas: record.replicas,
             log_start,
             log_end,
@@ -326,6 +329,7 @@ impl LeaderPartition {
         let before = self.isr.committed().to_vec();
         self.isr.on_record(&record.isr, record.partition_epoch);
         record.replicas.clone_into(&mut self.replicas);
+        self.adding = record.adding.len();
         self.reconcile_followers(now);
         if before != self.isr.committed() {
             self.effects.push_back(LeaderEffect::IsrChanged(self.isr.committed().to_vec()));

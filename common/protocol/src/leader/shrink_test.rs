@@ -150,7 +150,7 @@ fn what_the_leader_takes_to_read_is_not_the_followers_lag() {
     let read = Duration::from_millis(slow - 20);
     leader.on_follower_answered(
         node(3),
-        Answered { end: Some(offset(110)), read, throttled: false },
+        Answered { end: Some(offset(110)), read, ..Answered::default() },
         millis(slow),
     );
     assert_eq!(tick_until(&mut leader, slow + BOUND - WATCH), [], "and has all its time after it");

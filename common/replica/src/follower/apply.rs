@@ -7,7 +7,9 @@ use highwater_log::{AppendError, CutOrder, Log, LogError, OffsetRange, OnDamage,
 use highwater_protocol::follower::{CutPlan, FailureReason, PartitionFetchState};
 use highwater_types::{LeaderEpoch, NodeId, Offset, OffsetAndEpoch, PartitionEpoch};
 
-use super::{AppendWork, Core, FollowerReplica, FollowerStep, FollowerWork, damaged_from, log_state};
+use super::{
+    AppendWork, Core, FollowerReplica, FollowerStep, FollowerWork, LossReport, damaged_from, log_state,
+};
 use crate::{Now, certain_end, log_facts};
 
 impl<S: Storage> FollowerReplica<S> {
@@ -80,6 +82,9 @@ impl<S: Storage> FollowerReplica<S> {
         let log = self.log();
         let had_damage = !log.damage().is_empty();
         let appended = log.append_as_follower(&work.records, work.leader_epoch, now.wall);
+        if let Ok(appended) = &appended {
+            self.producers.lock().observe(&work.records, appended.next);
+        }
         let mut core = self.core.lock();
         let Core { partition, randomness, .. } = &mut *core;
         match appended {
@@ -117,7 +122,7 @@ impl<S: Storage> FollowerReplica<S> {
                 core.partition.plan_cut(generation, at, &log_facts(&snapshot.positions, &snapshot.epochs));
             (plan, core.partition.high_watermark())
         };
-        let CutPlan::To { end, renew } = plan else { return self.drained() };
+        let CutPlan::To { end, renew, loss } = plan else { return self.drained() };
         let cut = || {
             if renew {
                 log.renew_incarnation((self.place.fresh_incarnation)())?;
@@ -127,7 +132,16 @@ impl<S: Storage> FollowerReplica<S> {
         match cut() {
             Ok(truncated) => {
                 tracing::info!(partition = %log.partition(), %at, cut = %truncated.cut, renew, "cut to the leader's log");
-                self.log_replaced(&log)
+                let loss = loss.map(|loss| LossReport {
+                    election: loss.election,
+                    lost: OffsetRange::new(truncated.positions.log_end, loss.committed),
+                    in_doubt: OffsetRange::new(loss.committed, loss.log_end),
+                    kept_in: truncated.side_file,
+                });
+                if let Some(loss) = &loss {
+                    tracing::error!(partition = %log.partition(), %loss, "an unclean election lost records");
+                }
+                FollowerStep { loss, ..self.log_replaced(&log, now) }
             }
             Err(error) => self.storage_failed(&error, now),
         }
@@ -139,10 +153,14 @@ impl<S: Storage> FollowerReplica<S> {
         }
         let log = self.log();
         let high_watermark = self.core.lock().partition.high_watermark();
-        match log.truncate_fully_and_start_at(offset, high_watermark, CutOrder::Leader) {
+        let restart = || {
+            log.remove_producer_snapshots()?;
+            log.truncate_fully_and_start_at(offset, high_watermark, CutOrder::Leader)
+        };
+        match restart() {
             Ok(_) => {
                 tracing::warn!(partition = %log.partition(), %offset, "the log lay below the leader's: begun again");
-                self.log_replaced(&log)
+                self.log_replaced(&log, now)
             }
             Err(error) => self.storage_failed(&error, now),
         }
@@ -154,7 +172,7 @@ impl<S: Storage> FollowerReplica<S> {
         }
         let log = self.log();
         match log.renew_incarnation((self.place.fresh_incarnation)()) {
-            Ok(()) => self.log_replaced(&log),
+            Ok(()) => self.log_replaced(&log, now),
             Err(error) => self.storage_failed(&error, now),
         }
     }
@@ -195,7 +213,7 @@ impl<S: Storage> FollowerReplica<S> {
                     return self.storage_failed(&error, now);
                 }
                 tracing::info!(partition = %log.partition(), log_end = %report.positions.log_end, "recovered");
-                self.log_replaced(&log)
+                self.log_replaced(&log, now)
             }
             Err(error) => {
                 *self.spare_lock.lock() = Some(lock);
@@ -244,7 +262,10 @@ impl<S: Storage> FollowerReplica<S> {
         FollowerStep::drained(&mut self.core.lock().partition)
     }
 
-    fn log_replaced(&self, log: &Log<S>) -> FollowerStep {
+    fn log_replaced(&self, log: &Log<S>, now: Now) -> FollowerStep {
+        if let Err(error) = self.producers.lock().on_replaced(log) {
+            return self.storage_failed(&error, now);
+        }
         let incarnation = log.incarnation();
         let mut core = self.core.lock();
         core.partition.on_log_replaced(log_state(log), incarnation, damaged_from(log));

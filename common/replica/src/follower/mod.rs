@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use highwater_log::{
-    Damage, HighWatermark, LockGuard, Log, LogConfig, LogError, LogRead, ReadError, ReadLimits, Storage,
-    TimestampHit,
+    CutOrder, Damage, HighWatermark, LockGuard, Log, LogConfig, LogError, LogRead, ReadError, ReadLimits,
+    Storage, TimestampHit,
 };
 use highwater_protocol::Randomness;
 use highwater_protocol::delayed_fetch::{FetchCompletion, Probe, ProbeFacts};
@@ -20,6 +20,7 @@ use highwater_protocol::follower::{
     FetchAsk, FetchIntent, FetchPosition, FollowerConfig, FollowerPartition, FollowerStart, LeaderOffsets,
     LogState, PartitionFetchState,
 };
+use highwater_types::planted::{PlantedFault, is_planted};
 use highwater_types::{
     ErrorCode, Incarnation, LeaderEpoch, MonotonicTime, NodeId, Offset, PartitionEpoch, ReplicationError,
     TopicIdPartition, WallTime,
@@ -27,13 +28,14 @@ use highwater_types::{
 use parking_lot::{Mutex, RwLock};
 
 use crate::open::damaged_from;
+use crate::producers::Producers;
 use crate::spans::answer_facts;
 use crate::{OpenReplica, ReplicaError, ReplicaFacts, ReplicaPlace, log_facts};
 
 mod apply;
 mod step;
 
-pub use step::{AppendWork, AskOffsets, FollowerStep, FollowerWork};
+pub use step::{AppendWork, AskOffsets, FollowerStep, FollowerWork, LossReport};
 
 /// Whom to follow.
 #[derive(Clone, Debug)]
@@ -65,6 +67,8 @@ pub struct FollowerReplica<S: Storage> {
     place: ReplicaPlace<S>,
     /// Held while the log is changed.
     applying: Mutex<()>,
+    /// Taken for itself, or while `applying` is held.
+    producers: Mutex<Producers>,
     /// Replaced when a failed log is opened again.
     log: RwLock<Arc<Log<S>>>,
     /// The partition's lock, as long as a failed log is closed and could not be opened again.
@@ -89,6 +93,10 @@ impl<S: Storage> OpenReplica<S> {
 
     fn try_follow(self, following: Following) -> Result<FollowerReplica<S>, ReplicaError> {
         let Following { config, leader, leader_epoch, partition_epoch, seed } = following;
+        if is_planted(PlantedFault::TruncateToHighWatermarkAtStart) {
+            let high_watermark = self.found_high_watermark().offset;
+            self.log.truncate_to(high_watermark, high_watermark, CutOrder::Leader)?;
+        }
         let start = FollowerStart {
             leader,
             leader_epoch,
@@ -96,14 +104,17 @@ impl<S: Storage> OpenReplica<S> {
             incarnation: self.incarnation(),
             log: log_state(&self.log),
             high_watermark: self.found_high_watermark().offset,
+            high_watermark_epoch: self.found_high_watermark().epoch,
             damaged_from: damaged_from(&self.log),
         };
         let partition = FollowerPartition::new(config, start)?;
+        let producers = Producers::load(&self.log)?;
         self.log.note_epochs(Some(leader_epoch), partition_epoch)?;
         let randomness = Randomness::new(seed);
         Ok(FollowerReplica {
             place: self.place,
             applying: Mutex::new(()),
+            producers: Mutex::new(producers),
             log: RwLock::new(self.log),
             spare_lock: Mutex::new(None),
             core: Mutex::new(Core { partition, randomness, partition_epoch }),
@@ -127,7 +138,9 @@ impl<S: Storage> FollowerReplica<S> {
     /// What it says about itself now.
     pub fn facts(&self) -> ReplicaFacts {
         let core = self.core.lock();
-        let snapshot = self.log.read().snapshot();
+        let mut snapshot = self.log.read().snapshot();
+        let log_start = snapshot.positions.log_start.max(core.partition.readable_from());
+        snapshot.positions.log_start = log_start.min(snapshot.positions.log_end);
         ReplicaFacts {
             leader_epoch: core.partition.leader_epoch(),
             is_leader: false,
@@ -211,6 +224,12 @@ impl<S: Storage> FollowerReplica<S> {
         let Core { partition, randomness, .. } = &mut *core;
         let action = partition.on_leader_offsets(asked.generation, offsets, now, randomness);
         FollowerStep::of(action, partition, None)
+    }
+
+    /// The newest unclean election that the partition's record tells of. Report it with every record, before
+    /// [`Self::on_leader`], and when it begins to follow (design.md 6.5, 6.13).
+    pub fn on_unclean_election(&self, epoch: Option<LeaderEpoch>) {
+        self.core.lock().partition.on_unclean_election(epoch);
     }
 
     /// Time passed.
@@ -311,6 +330,7 @@ impl<S: Storage> FollowerReplica<S> {
     /// What the disk says; the log goes on.
     pub fn write_checkpoint(&self) -> Result<bool, LogError> {
         let log = self.log();
+        self.snapshot_producers(&log)?;
         // The generation first: after a truncation in between nothing is written.
         let generation = log.positions().generation;
         log.write_checkpoint_lazy(self.checkpointed(), generation)
@@ -334,12 +354,25 @@ impl<S: Storage> FollowerReplica<S> {
         if log.flush().is_err() {
             self.settle_loss_or_warn(&log);
         }
+        // Only spares the next opening to read the log.
+        if let Err(error) = self.producers.lock().maybe_snapshot(&log, true) {
+            tracing::warn!(partition = %log.partition(), %error, "could not keep a snapshot of producers");
+        }
         log.close_clean(self.checkpointed())
+    }
+
+    /// Keeps a snapshot of producers when it is worth it; not beside a change of the log.
+    fn snapshot_producers(&self, log: &Log<S>) -> Result<(), LogError> {
+        let Some(_applying) = self.applying.try_lock() else { return Ok(()) };
+        self.producers.lock().maybe_snapshot(log, false)
     }
 
     fn checkpointed(&self) -> HighWatermark {
         let core = self.core.lock();
-        HighWatermark { offset: core.partition.high_watermark(), epoch: Some(core.partition.leader_epoch()) }
+        HighWatermark {
+            offset: core.partition.high_watermark(),
+            epoch: core.partition.high_watermark_epoch(),
+        }
     }
 }
 

@@ -1,6 +1,9 @@
 //! What came of an event: work for the log, a question for the leader, news for consumers.
 
+use std::fmt;
+
 use bytes::Bytes;
+use highwater_log::OffsetRange;
 use highwater_protocol::fetch::Fetched;
 use highwater_protocol::follower::{FollowerAction, FollowerEffect, FollowerPartition};
 use highwater_types::{LeaderEpoch, Offset, OffsetAndEpoch};
@@ -60,6 +63,34 @@ pub struct AskOffsets {
     pub leader_epoch: LeaderEpoch,
 }
 
+/// What this replica lost by an unclean election: exact for what it held (design.md 6.13).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LossReport {
+    /// The leadership that began by it.
+    pub election: LeaderEpoch,
+    /// Records that were committed, and are gone.
+    pub lost: OffsetRange,
+    /// Records that were not known here to be committed, and are gone, too.
+    pub in_doubt: OffsetRange,
+    /// The file beside the log that keeps the bytes of both.
+    pub kept_in: Option<String>,
+}
+
+impl fmt::Display for LossReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "offsets {} were committed and are lost", self.lost)?;
+        if self.in_doubt.start < self.in_doubt.end {
+            write!(f, ", {} may have been", self.in_doubt)?;
+        }
+        let kept_in = self.kept_in.as_deref().unwrap_or("no file");
+        write!(
+            f,
+            "; leader epoch {} began by an unclean election; the bytes are kept in {kept_in}",
+            self.election
+        )
+    }
+}
+
 /// What came of an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "the work has to be executed"]
@@ -70,6 +101,8 @@ pub struct FollowerStep {
     pub ask_offsets: Option<AskOffsets>,
     /// Consumers may read up to here now.
     pub high_watermark: Option<Offset>,
+    /// An unclean election took records of this replica.
+    pub loss: Option<LossReport>,
     /// Whether the answer moved the partition on: its place in the plan is at the end now (S9).
     pub progress: bool,
 }

@@ -17,10 +17,13 @@ use highwater_types::{
 use parking_lot::Mutex;
 
 use crate::append_history::AppendHistory;
+use crate::producers::Producers;
 use crate::{OpenReplica, ReplicaError, ReplicaFacts, ReplicaPlace};
 
 mod serving;
 mod writing;
+
+pub use writing::Placed;
 
 /// How to lead.
 #[derive(Clone, Debug)]
@@ -47,6 +50,8 @@ pub struct LeaderReplica<S: Storage> {
     appending: Mutex<()>,
     core: Mutex<LeaderPartition>,
     history: Mutex<AppendHistory>,
+    /// Taken for itself, or while `appending` is held.
+    producers: Mutex<Producers>,
 }
 
 impl<S: Storage> OpenReplica<S> {
@@ -78,13 +83,17 @@ impl<S: Storage> OpenReplica<S> {
         }
         self.log.note_epochs(Some(epoch), record.partition_epoch)?;
         self.log.pass_over_lost_tail()?;
+        let producers = Producers::load(&self.log)?;
         let epoch_start = if is_planted(PlantedFault::NoEpochAtLeaderStart) {
             self.log.log_end()
         } else {
             self.log.assign_epoch(epoch)?
         };
         let positions = self.log.positions();
-        assert_eq!(epoch_start, positions.log_end, "the epoch is new, and nobody has appended in it");
+        assert!(
+            epoch_start == positions.log_end || is_planted(PlantedFault::EpochReused),
+            "the epoch is new, and nobody has appended in it"
+        );
         let start = LeaderStart {
             node,
             record,
@@ -104,6 +113,7 @@ impl<S: Storage> OpenReplica<S> {
             appending: Mutex::new(()),
             core: Mutex::new(core),
             history: Mutex::new(AppendHistory::default()),
+            producers: Mutex::new(producers),
         })
     }
 }

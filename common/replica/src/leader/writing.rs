@@ -6,13 +6,24 @@
 
 use bytes::Bytes;
 use highwater_log::{AppendError, HighWatermark, LeaderAppend, LogError, OffsetRange, Retained, Storage};
-use highwater_types::{MonotonicTime, Offset, TraceContext, WallTime};
+use highwater_protocol::producer_state::Admission;
+use highwater_types::{ErrorCode, MonotonicTime, Offset, ReplicationError, TraceContext, WallTime};
 
 use super::LeaderReplica;
 use crate::certain_end;
 
+/// Where a producer's batches are in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Their offsets.
+    pub range: OffsetRange,
+    /// Whether they were there before: then nothing was appended, and the answer waits for what the original's would.
+    pub is_duplicate: bool,
+}
+
 impl<S: Storage> LeaderReplica<S> {
-    /// Appends validated batches, all inputs in one write, with offsets and epoch given here. *Blocks.*
+    /// Appends validated batches, all inputs in one write, with offsets and epoch given here, whatever their producers sent
+    /// before. *Blocks.*
     ///
     /// # Errors
     /// As [`Log::append_as_leader`]. An error of the disk ends the leadership (design.md 2).
@@ -22,22 +33,74 @@ impl<S: Storage> LeaderReplica<S> {
         wall: WallTime,
         now: MonotonicTime,
     ) -> Result<LeaderAppend, AppendError> {
-        self.append_traced(inputs, &[], wall, now)
+        let _appending = self.appending.lock();
+        let appended = self.write(inputs, &[], wall, now)?;
+        let mut producers = self.producers.lock();
+        for (range, input) in appended.inputs.iter().zip(inputs) {
+            producers.observe_at(range.start, input);
+        }
+        producers.on_appended(appended.next);
+        Ok(appended)
     }
 
-    /// The same; `traces` are the traces that the inputs belong to, one per input or none at all. *Blocks.*
+    /// Appends what producers sent, in one write, and answers each input for itself: an idempotent producer's batch that is in
+    /// the log already is answered with where, one that is out of order is refused (design.md 6.10). `traces` are the traces
+    /// that the inputs belong to, one per input or none at all. *Blocks.*
     ///
     /// # Errors
-    /// As [`Self::append`].
-    pub fn append_traced(
+    /// As [`Self::append`]; nothing was appended then.
+    pub fn produce(
+        &self,
+        inputs: &[Bytes],
+        traces: &[Option<TraceContext>],
+        wall: WallTime,
+        now: MonotonicTime,
+    ) -> Result<Vec<Result<Placed, ReplicationError>>, AppendError> {
+        debug_assert!(traces.is_empty() || traces.len() == inputs.len(), "a trace, or none, per input");
+        let _appending = self.appending.lock();
+        let (admissions, undo) = self.producers.lock().admit(inputs, self.log.log_end());
+        let is_new = |index: &usize| matches!(admissions.get(*index), Some(Ok(Admission::New)));
+        let new: Vec<usize> = (0..inputs.len()).filter(is_new).collect();
+        let picked: Vec<Bytes> = new.iter().filter_map(|index| inputs.get(*index).cloned()).collect();
+        let traces: Vec<_> = new.iter().filter_map(|index| traces.get(*index).copied()).collect();
+        let mut ranges = Vec::new();
+        if !picked.is_empty() {
+            match self.write(&picked, &traces, wall, now) {
+                Ok(appended) => {
+                    self.producers.lock().on_appended(appended.next);
+                    ranges = appended.inputs;
+                }
+                Err(error) => {
+                    self.producers.lock().undo(undo);
+                    return Err(error);
+                }
+            }
+        }
+        let mut ranges = ranges.into_iter();
+        let mut place = |admission| match admission {
+            Admission::Duplicate { first, next } => {
+                Ok(Placed { range: OffsetRange::new(first, next), is_duplicate: true })
+            }
+            Admission::New => {
+                let range = ranges.next().ok_or_else(|| {
+                    ReplicationError::new(ErrorCode::Internal, "the log gave an input no offsets")
+                })?;
+                Ok(Placed { range, is_duplicate: false })
+            }
+        };
+        let placed: Vec<_> = admissions.into_iter().map(|outcome| outcome.and_then(&mut place)).collect();
+        debug_assert_eq!(placed.len(), inputs.len(), "an outcome per input");
+        Ok(placed)
+    }
+
+    /// Writes, and reports it to the core. The caller holds `appending`.
+    fn write(
         &self,
         inputs: &[Bytes],
         traces: &[Option<TraceContext>],
         wall: WallTime,
         now: MonotonicTime,
     ) -> Result<LeaderAppend, AppendError> {
-        debug_assert!(traces.is_empty() || traces.len() == inputs.len(), "a trace, or none, per input");
-        let _appending = self.appending.lock();
         // A leadership that ends while this appends leaves records that the next leader cuts.
         let appended = self.log.append_as_leader(inputs, self.epoch, wall).inspect_err(|error| {
             if matches!(error, AppendError::Storage(_) | AppendError::Unusable(_)) {
@@ -91,6 +154,7 @@ impl<S: Storage> LeaderReplica<S> {
     pub fn write_checkpoint(&self) -> Result<bool, LogError> {
         let partition_epoch = self.core.lock().partition_epoch();
         self.log.note_epochs(None, partition_epoch)?;
+        self.producers.lock().maybe_snapshot(&self.log, false)?;
         // The generation first: after a truncation in between nothing is written.
         let generation = self.log.positions().generation;
         self.log.write_checkpoint_lazy(self.checkpointed(), generation)
@@ -106,6 +170,10 @@ impl<S: Storage> LeaderReplica<S> {
         // Apart from closing, so that what a failing flush loses is settled while the lock is held.
         if self.log.flush().is_err() {
             self.settle_loss()?;
+        }
+        // Only spares the next opening to read the log.
+        if let Err(error) = self.producers.lock().maybe_snapshot(&self.log, true) {
+            tracing::warn!(partition = %self.log.partition(), %error, "could not keep a snapshot of producers");
         }
         self.log.close_clean(self.checkpointed())
     }

@@ -87,6 +87,12 @@ impl Cluster {
         }
     }
 
+    /// An unclean election of this replica was ordered: what it lacks is not missed any more.
+    pub(crate) fn accept_loss(&mut self, elected: &OpenReplica<SimStorage>) {
+        self.committed = bytes_below(&elected.log, elected.log_end());
+        self.committed_end = elected.log_end();
+    }
+
     /// How much is committed.
     pub(crate) const fn committed_end(&self) -> Offset {
         self.committed_end

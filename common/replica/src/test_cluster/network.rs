@@ -160,6 +160,7 @@ impl Cluster {
             Role::Follower(side) => {
                 let (Some(leader), Some(epoch)) = (record.leader, record.leader_epoch) else { return };
                 if leader != node {
+                    side.replica.on_unclean_election(record.highest_unclean_epoch());
                     let (_, step) = side.replica.on_leader(leader, epoch, record.partition_epoch, now);
                     side.take(step);
                 }
