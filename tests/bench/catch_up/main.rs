@@ -1,6 +1,8 @@
 //! Catch-up of one follower: our pair beside Kafka's, in alternating rounds on one machine. tests/bench/README.md says what
 //! is measured and how; tests/bench/run builds and starts it.
 
+#[path = "../figures.rs"]
+mod figures;
 mod kafka;
 mod measure;
 mod ours;

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
+use crate::figures::cpu_seconds;
+
 /// How often the follower's files are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// A catch-up that has not ended after this long has failed.
 const GIVE_UP: Duration = Duration::from_secs(600);
-/// Linux counts CPU time for /proc in hundredths of a second, on every architecture.
-const TICKS_PER_SECOND: f64 = 100.0;
 const GB: f64 = 1e9;
 const MB: f64 = 1e6;
 
@@ -75,18 +75,6 @@ pub(crate) fn log_bytes(directory: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(directory) else { return 0 };
     let logs = entries.flatten().filter(|entry| entry.path().extension().is_some_and(|e| e == "log"));
     logs.filter_map(|log| log.metadata().ok()).map(|metadata| metadata.len()).sum()
-}
-
-/// User and system time of a process, ended threads included.
-fn cpu_seconds(process: u32) -> f64 {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).expect("the process runs");
-    // The second field is the program's name in parentheses, and may hold spaces.
-    let fields = stat.rsplit_once(')').expect("a name in parentheses").1;
-    let ticks = |index| -> f64 {
-        let field = fields.split_whitespace().nth(index).expect("/proc/PID/stat has its fields");
-        field.parse().expect("a number of ticks")
-    };
-    (ticks(11) + ticks(12)) / TICKS_PER_SECOND
 }
 
 fn peak_mb(process: u32) -> f64 {

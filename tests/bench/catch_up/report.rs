@@ -1,12 +1,11 @@
 //! The figures of all rounds: as a table for people, as JSON for the repository.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::process::Command;
 
 use serde_json::{Value, json};
 
 use crate::Data;
+use crate::figures::{self, rounded, spread};
 use crate::measure::Measured;
 
 /// The peer: other systems' rounds are divided by its.
@@ -68,24 +67,13 @@ pub(crate) fn document(data: &Data, rows: &[Row]) -> Value {
         });
         systems.insert(system, summary);
     }
-    json!({
-        "benchmark": "catch_up",
-        "date": said_by("date", &["-u", "+%F"]),
-        "revision": said_by("git", &["rev-parse", "--short", "HEAD"]),
-        "machine": {
-            "cores": std::thread::available_parallelism().map_or(0, usize::from),
-            "kernel": said_by("uname", &["-sr"]),
-            "memory": memory(),
-        },
-        "data": {
-            "records": data.records,
-            "record_bytes": data.record_bytes,
-            "batch_bytes": data.batch_bytes,
-            "partitions": 1,
-        },
-        "summary": systems,
-        "rounds": rows.iter().map(Row::json).collect::<Vec<_>>(),
-    })
+    let data = json!({
+        "records": data.records,
+        "record_bytes": data.record_bytes,
+        "batch_bytes": data.batch_bytes,
+        "partitions": 1,
+    });
+    figures::document("catch_up", data, json!(systems), rows.iter().map(Row::json).collect())
 }
 
 fn ratios<'a>(rows: &'a [&Row], system: &'a str) -> impl Iterator<Item = f64> + 'a {
@@ -94,29 +82,4 @@ fn ratios<'a>(rows: &'a [&Row], system: &'a str) -> impl Iterator<Item = f64> + 
         let peer = of(KAFKA).find(|peer| peer.round == row.round)?;
         Some(row.measured.mb_per_s / peer.measured.mb_per_s)
     })
-}
-
-/// Minimum, median, maximum.
-fn spread(figures: impl Iterator<Item = f64>) -> Value {
-    let mut figures: Vec<f64> = figures.collect();
-    figures.sort_by(f64::total_cmp);
-    let at = |index: usize| figures.get(index).copied();
-    let (last, middle) = (figures.len().saturating_sub(1), figures.len() / 2);
-    // Of an even number, the mean of the two in the middle.
-    let median = at(last / 2).zip(at(middle)).map(|(below, above)| rounded(f64::midpoint(below, above)));
-    json!({ "min": at(0).map(rounded), "median": median, "max": at(last).map(rounded) })
-}
-
-fn rounded(figure: f64) -> f64 {
-    (figure * 100.0).round() / 100.0
-}
-
-fn said_by(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output();
-    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
-}
-
-fn memory() -> String {
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap_or_default().trim().to_owned()
 }
