@@ -11,6 +11,7 @@
 
 pub mod calls;
 pub mod cluster;
+pub mod core_sim;
 pub mod disk;
 pub mod etcd;
 pub mod fake_collector;
@@ -20,6 +21,7 @@ pub mod faked;
 pub mod fixtures;
 pub mod grpcurl;
 pub mod history;
+pub mod invariants;
 pub mod kafka_dump;
 pub mod kube;
 pub mod log_dump;

@@ -99,6 +99,16 @@ impl SimDisk {
         Node::Dir(Arc::clone(&state.root)).lose_power(&mut state.rng);
     }
 
+    /// Another disk that holds what programs see of this one now, all of it flushed: an image taken of a running machine. The
+    /// seed is that of the new disk.
+    #[must_use]
+    pub fn copy(&self, seed: u64) -> Self {
+        let copy = Self::new(seed);
+        let tree = self.state.lock().root.lock().copy();
+        *copy.state.lock().root.lock() = tree;
+        copy
+    }
+
     /// Lets `operations` more changes happen; in the one after those, everything stops: a write is done in part, any
     /// other change not at all, and every operation fails until [`Self::power_loss`] or [`SimStorage::crash_process`].
     pub fn stop_after(&self, operations: u64) {

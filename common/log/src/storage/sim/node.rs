@@ -41,6 +41,13 @@ impl Node {
         }
     }
 
+    fn copy(&self) -> Self {
+        match self {
+            Self::File(file) => Self::File(Arc::new(Mutex::new(file.lock().copy()))),
+            Self::Dir(dir) => Self::Dir(Arc::new(Mutex::new(dir.lock().copy()))),
+        }
+    }
+
     pub(super) fn lose_power(&self, rng: &mut SimRng) {
         match self {
             Self::File(file) => file.lock().lose_power(rng),
@@ -83,6 +90,10 @@ pub(super) struct FileNode {
 impl FileNode {
     pub(super) fn visible(&self) -> &[u8] {
         &self.visible
+    }
+
+    fn copy(&self) -> Self {
+        Self { visible: self.visible.clone(), durable: self.visible.clone(), ..Self::default() }
     }
 
     pub(super) fn write(&mut self, bytes: &[u8], position: usize) {
@@ -209,6 +220,13 @@ pub(super) struct DirNode {
 impl DirNode {
     pub(super) const fn visible(&self) -> &BTreeMap<OsString, Node> {
         &self.visible
+    }
+
+    /// The same tree in other nodes, all of it flushed.
+    pub(super) fn copy(&self) -> Self {
+        let names: BTreeMap<_, _> =
+            self.visible.iter().map(|(name, node)| (name.clone(), node.copy())).collect();
+        Self { visible: names.clone(), durable: names, pending: Vec::new() }
     }
 
     pub(super) fn put(&mut self, name: &OsStr, node: Node) {

@@ -251,3 +251,19 @@ fn a_seed_and_the_calls_decide_everything() {
     assert_eq!(run(7), run(7));
     assert_ne!(run(7).0, run(8).0);
 }
+
+#[test]
+fn a_copy_holds_what_was_seen_and_knows_nothing_of_what_comes_later() {
+    let storage = SimStorage::new(1);
+    let (dir, path) = (Path::new("/data"), Path::new("/data/file"));
+    storage.create_dir_all(dir).unwrap();
+    let file = storage.create_new(path).unwrap();
+    file.write_all_at(b"then", 0).unwrap();
+    let copy = storage.disk().copy(2);
+    file.write_all_at(b"now!", 0).unwrap();
+
+    let of_copy = copy.process().power_loss();
+    assert_eq!(of_copy.read_small(path, 10).unwrap(), b"then", "unflushed there, flushed in the copy");
+    of_copy.remove_file(path).unwrap();
+    assert_eq!(storage.read_small(path, 10).unwrap(), b"now!");
+}

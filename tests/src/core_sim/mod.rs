@@ -1,0 +1,130 @@
+//! A whole cluster in one thread, driven by one seed: the very replicas that the services run (`highwater-replica`, on the
+//! disk that crashes), the rules of elections, a store, a network, programs and their faults.
+//!
+//! What must hold: a run is a function of its seed, so a failure is replayed by it; every rule of [`crate::invariants`] holds
+//! after every step; and once faults stop, the cluster heals within a bounded number of rounds, with equal logs. Every
+//! fault is one that design.md allows for. Deliberately absent: sockets, tasks, clocks (the network simulation and the
+//! tests on real processes have them).
+//!
+//! | file | plays |
+//! |---|---|
+//! | `scenario` | what the seed chooses: size, durability, which faults and how often |
+//! | `cluster` | the whole, and one step of it |
+//! | `node` | a disk with its two programs |
+//! | `store` | the coordination store: late, lost and repeated answers, outages |
+//! | `network` | messages, in any order, any number of times |
+//! | `leading`, `following` | what leader-svc and follower-agent do around a replica |
+//! | `workload` | producers and consumers |
+//! | `faults` | what goes wrong |
+//! | `heal` | the end: nothing goes wrong any more |
+//! | `observe` | what the invariants look at |
+
+#![allow(
+    clippy::indexing_slicing,
+    reason = "indexes of nodes and partitions are made by the simulation itself"
+)]
+
+mod campaign;
+mod cluster;
+mod faults;
+mod following;
+mod heal;
+mod history;
+mod leading;
+mod network;
+mod node;
+mod node_table;
+mod observe;
+mod scenario;
+mod standing;
+mod store;
+mod trace;
+mod workload;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+pub use campaign::{Outcome, Planted, campaign, replay};
+pub use history::{Batch, History};
+pub use observe::{PartitionView, ReplicaView, Role};
+
+use cluster::Cluster;
+use scenario::Scenario;
+use trace::Trace;
+
+/// What a run did.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Steps before the end of all faults.
+    pub steps: u64,
+    /// Batches below a leader's high watermark.
+    pub committed: u64,
+    /// Batches acknowledged to a producer.
+    pub acknowledged: u64,
+    /// Batches read by consumers.
+    pub read: u64,
+    /// Leaderships begun.
+    pub leaderships: u64,
+    /// What went wrong on purpose, by kind.
+    pub faults: BTreeMap<&'static str, u64>,
+    /// Every step in words; empty unless asked for.
+    pub trace: String,
+}
+
+impl Report {
+    /// Adds another run's numbers.
+    pub fn add(&mut self, other: &Self) {
+        self.steps += other.steps;
+        self.committed += other.committed;
+        self.acknowledged += other.acknowledged;
+        self.read += other.read;
+        self.leaderships += other.leaderships;
+        for (kind, count) in &other.faults {
+            *self.faults.entry(kind).or_default() += count;
+        }
+    }
+}
+
+/// A rule that did not hold.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The run.
+    pub seed: u64,
+    /// After how many steps.
+    pub step: u64,
+    /// Which rule, and where.
+    pub what: String,
+    /// Every step in words; empty unless asked for.
+    pub trace: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "seed {} step {}: {}\nreplay it: cargo run -p system-tests --bin fuzz -- --seed {}",
+            self.seed, self.step, self.what, self.seed
+        )
+    }
+}
+
+/// Runs the simulation of `seed` to its end. With `traced` every step is told in words.
+///
+/// # Errors
+/// The first rule that did not hold, an assertion of the code under test included.
+pub fn run(seed: u64, traced: bool) -> Result<Report, Failure> {
+    let mut cluster = Cluster::new(Scenario::of(seed), Trace::new(traced));
+    let outcome = catch_unwind(AssertUnwindSafe(|| cluster.run()));
+    let trace = cluster.trace.take();
+    let what = match outcome {
+        Ok(Ok(())) => return Ok(Report { trace, ..cluster.report() }),
+        Ok(Err(what)) => what,
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            format!("panicked: {}", text.unwrap_or("(no text)"))
+        }
+    };
+    Err(Failure { seed, step: cluster.step, what, trace })
+}

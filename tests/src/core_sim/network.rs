@@ -1,0 +1,160 @@
+//! The network between agents and leaders: messages in any order, late, lost, or several times, and links that are cut.
+
+use std::collections::BTreeSet;
+
+use highwater_protocol::fetch::{FetchPartition, Fetched};
+use highwater_protocol::follower::{FetchPosition, LeaderOffsets};
+use highwater_replica::AskOffsets;
+use highwater_types::{ErrorCode, ReplicationError};
+
+use super::cluster::Cluster;
+use super::node::node_id;
+
+/// Messages that may be under way at once; more are lost.
+const UNDER_WAY_MAX: usize = 40;
+
+/// Something under way. `from` and `to` of agents name an opening of a log, so that answers reach only who asked.
+#[derive(Clone, Debug)]
+pub(super) enum Body {
+    Fetch { position: FetchPosition, request: FetchPartition },
+    Fetched { position: FetchPosition, answer: Result<Fetched, ReplicationError> },
+    AskOffsets(AskOffsets),
+    Offsets { asked: AskOffsets, range: Result<LeaderOffsets, ErrorCode> },
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Message {
+    pub(super) partition: usize,
+    pub(super) from: usize,
+    pub(super) to: usize,
+    /// The opening of the agent's log that asked.
+    pub(super) serial: u64,
+    pub(super) body: Body,
+}
+
+/// What is under way, and which links are cut.
+#[derive(Debug, Default)]
+pub(super) struct Network {
+    pub(super) messages: Vec<Message>,
+    /// Pairs of nodes, lower index first.
+    cuts: BTreeSet<(usize, usize)>,
+    /// Nodes that do not reach the store.
+    cut_from_store: BTreeSet<usize>,
+}
+
+impl Network {
+    pub(super) fn is_cut(&self, a: usize, b: usize) -> bool {
+        self.cuts.contains(&(a.min(b), a.max(b)))
+    }
+
+    pub(super) fn is_cut_from_store(&self, node: usize) -> bool {
+        self.cut_from_store.contains(&node)
+    }
+
+    pub(super) fn cut(&mut self, a: usize, b: usize) {
+        self.cuts.insert((a.min(b), a.max(b)));
+    }
+
+    pub(super) fn cut_store(&mut self, node: usize) {
+        self.cut_from_store.insert(node);
+    }
+
+    pub(super) fn mend(&mut self) {
+        self.cuts.clear();
+        self.cut_from_store.clear();
+    }
+
+    pub(super) fn has_cuts(&self) -> bool {
+        !self.cuts.is_empty() || !self.cut_from_store.is_empty()
+    }
+}
+
+impl Cluster {
+    /// Puts a message on its way.
+    pub(super) fn send(&mut self, message: Message) {
+        if self.network.messages.len() < UNDER_WAY_MAX {
+            self.network.messages.push(message);
+        }
+    }
+
+    /// One message arrives, or does not.
+    pub(super) fn network_step(&mut self) -> Result<bool, String> {
+        if self.network.messages.is_empty() {
+            return Ok(false);
+        }
+        let at = self.pick(self.network.messages.len());
+        let (loss, repeats) = (self.scenario.loss, self.scenario.repeats);
+        if self.percent(loss) {
+            self.network.messages.swap_remove(at);
+            self.count_fault("message lost");
+            return Ok(true);
+        }
+        let message = if self.percent(repeats) {
+            self.count_fault("message repeated");
+            self.network.messages[at].clone()
+        } else {
+            self.network.messages.swap_remove(at)
+        };
+        self.deliver(message)?;
+        Ok(true)
+    }
+
+    /// A message arrives, if whoever it is for is there.
+    pub(super) fn deliver(&mut self, message: Message) -> Result<(), String> {
+        let Message { partition, from, to, serial, body } = message;
+        if self.network.is_cut(from, to) {
+            return Ok(());
+        }
+        let step = self.step;
+        match body {
+            Body::Fetch { position, request } => {
+                self.trace.note(|| {
+                    format!(
+                        "{step} p{partition} n{from}→n{to} fetch {} ack {} last {:?} epoch {:?} inc {:?}",
+                        request.fetch_offset,
+                        request.acknowledged(),
+                        request.last_fetched_epoch.map(|e| e.get()),
+                        request.current_leader_epoch.map(|e| e.get()),
+                        request.incarnation.map(|i| i.get())
+                    )
+                });
+                self.serve_fetch(to, partition, from, serial, position, request)
+            }
+            Body::Fetched { position, answer } => {
+                self.trace.note(|| format!("{step} p{partition} n{from}→n{to} {}", answer_text(&answer)));
+                self.take_answer(to, partition, serial, &position, &answer);
+                Ok(())
+            }
+            Body::AskOffsets(asked) => {
+                self.serve_offsets(to, partition, from, serial, asked);
+                Ok(())
+            }
+            Body::Offsets { asked, range } => {
+                self.trace.note(|| format!("{step} p{partition} n{from}→n{to} offsets {range:?}"));
+                self.take_offsets(to, partition, serial, asked, range);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn answer_text(answer: &Result<Fetched, ReplicationError>) -> String {
+    match answer {
+        Ok(fetched) => match fetched.diverging {
+            Some(at) => format!("diverging {at} hw {}", fetched.snapshot.high_watermark),
+            None => format!(
+                "{} bytes hw {} start {} end {}",
+                fetched.records.len(),
+                fetched.snapshot.high_watermark,
+                fetched.snapshot.log_start,
+                fetched.snapshot.log_end
+            ),
+        },
+        Err(error) => format!("{error}"),
+    }
+}
+
+/// The requester of a fetch by this node.
+pub(super) fn follower(node: usize) -> highwater_protocol::fetch::Requester {
+    highwater_protocol::fetch::Requester::Follower(node_id(node))
+}

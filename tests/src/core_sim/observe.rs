@@ -1,0 +1,339 @@
+//! What the invariants look at: each running replica with its whole log, by batches, and the record as it stands.
+//!
+//! A log is read again only as far as it changed. What was read is kept in a [`Shadow`], beside what the replica said of
+//! itself after the step before.
+
+use std::sync::Arc;
+
+use highwater_log::storage::sim::SimStorage;
+use highwater_log::{Log, OffsetRange, ReadLimits};
+use highwater_protocol::follower::PartitionFetchState;
+use highwater_records::batches;
+use highwater_replica::OpenReplica;
+use highwater_types::{
+    Durability, Incarnation, IsrMember, LeaderEpoch, LeaderEpochCache, NodeId, Offset, PartitionRecord,
+};
+
+use super::cluster::Cluster;
+use super::history::{Batch, History};
+use super::node::{Led, node_id};
+
+/// What a replica does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It leads, or believes so.
+    Leader {
+        /// The in-sync set that it knows.
+        isr: Vec<IsrMember>,
+        /// Where its epoch begins.
+        epoch_start: Offset,
+        /// The leadership is over; only its log is open still.
+        over: bool,
+    },
+    /// It follows.
+    Follower,
+}
+
+/// What a replica says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// Which opening of the log this is, in the whole run.
+    pub serial: u64,
+    /// What it does.
+    pub role: Role,
+    /// In which epoch.
+    pub epoch: LeaderEpoch,
+    /// Its incarnation.
+    pub incarnation: Incarnation,
+    /// The first offset that it keeps.
+    pub log_start: Offset,
+    /// Its high watermark.
+    pub high_watermark: Offset,
+    /// Its log end.
+    pub log_end: Offset,
+    /// How far its log is flushed.
+    pub flushed: Offset,
+    /// Whether its log has failed: what could not be flushed is cut, and comes back by replication. Nothing is done in its
+    /// epoch before that.
+    pub failed: bool,
+    generation: u64,
+}
+
+/// A running replica.
+#[derive(Debug)]
+pub struct ReplicaView<'a> {
+    /// The node.
+    pub node: NodeId,
+    /// What it says now.
+    pub now: Said,
+    /// What it said after the step before; `None` when it was not open then.
+    pub before: Option<&'a Said>,
+    /// Its log.
+    pub batches: &'a [Batch],
+    /// Its epoch cache.
+    pub epochs: Arc<LeaderEpochCache>,
+    /// Ranges that it knows to be damaged.
+    pub damage: Vec<OffsetRange>,
+}
+
+/// A partition, after a step.
+#[derive(Debug)]
+pub struct PartitionView<'a> {
+    /// The record as it stands in the store.
+    pub record: &'a PartitionRecord,
+    /// How records are acknowledged.
+    pub durability: Durability,
+    /// `min.insync.replicas`, capped by the number of replicas.
+    pub min_isr: usize,
+    /// What the outside knows.
+    pub history: &'a History,
+    /// Every running replica.
+    pub replicas: Vec<ReplicaView<'a>>,
+    /// Whether one thing happened since the look before, and not many.
+    pub one_step: bool,
+    /// Whether anything is not as it was after the step before.
+    pub changed: bool,
+}
+
+impl PartitionView<'_> {
+    /// Running replicas that the record names as electable members of the in-sync set.
+    pub fn electable(&self) -> impl Iterator<Item = &ReplicaView<'_>> {
+        self.replicas.iter().filter(|r| self.record.is_electable(r.node, r.now.incarnation))
+    }
+}
+
+/// What is remembered of a replica between steps.
+#[derive(Debug, Default)]
+pub(super) struct Shadow {
+    log: Option<Arc<Log<SimStorage>>>,
+    generation: u64,
+    batches: Vec<Batch>,
+    end: Offset,
+    said: Option<Said>,
+    /// What was said in the step that is being looked at.
+    saying: Option<Said>,
+    version: usize,
+}
+
+impl Shadow {
+    /// Reads what the log got since the last time, or all of it when it was cut or is another one.
+    fn refresh(&mut self, log: &Arc<Log<SimStorage>>) -> Result<(), String> {
+        let positions = log.positions();
+        let same = self.log.as_ref().is_some_and(|known| Arc::ptr_eq(known, log));
+        if !same || self.generation != positions.generation || self.end > positions.log_end {
+            self.batches.clear();
+            self.end = positions.log_start;
+        }
+        self.end = self.end.max(positions.log_start);
+        self.log = Some(Arc::clone(log));
+        self.generation = positions.generation;
+        while self.end < positions.log_end {
+            let limits = ReadLimits { max_bytes: 1 << 20, min_one_batch: true, upper: positions.log_end };
+            match log.read(self.end, limits) {
+                Ok(read) if read.batches > 0 => {
+                    for view in batches(&read.records) {
+                        let view = view.map_err(|error| format!("a log holds no batch: {error}"))?;
+                        self.batches.push(Batch::of(&view));
+                    }
+                    self.end = read.next;
+                }
+                Ok(_) => self.end = positions.log_end,
+                // What is damaged is not read; what comes after it is.
+                Err(_) => {
+                    let damaged = log.damage().into_iter().map(|damage| damage.range);
+                    let after = damaged.filter(|range| range.start <= self.end && self.end < range.end);
+                    self.end = after.map(|range| range.end).max().unwrap_or(positions.log_end);
+                }
+            }
+        }
+        self.batches.retain(|batch| batch.next > positions.log_start);
+        Ok(())
+    }
+}
+
+impl Cluster {
+    /// What a partition looks like now.
+    pub(super) fn observe(&mut self, partition: usize) -> Result<PartitionView<'_>, String> {
+        for node in 0..self.nodes.len() {
+            self.look_at(node, partition)?;
+        }
+        self.note_commits(partition)?;
+        let plan = &self.scenario.partitions[partition];
+        let version = self.store.newest(partition);
+        let mut changed = self.nodes[0].shadows[partition].version != version;
+        let mut replicas = Vec::with_capacity(self.nodes.len());
+        for (index, node) in self.nodes.iter().enumerate() {
+            let shadow = &node.shadows[partition];
+            changed |= shadow.said != shadow.saying;
+            let (Some(now), Some(log)) = (&shadow.saying, &shadow.log) else { continue };
+            replicas.push(ReplicaView {
+                node: node_id(index),
+                now: now.clone(),
+                before: shadow.said.as_ref().filter(|said| said.serial == now.serial),
+                batches: &shadow.batches,
+                epochs: log.epochs(),
+                damage: log.damage().into_iter().map(|damage| damage.range).collect(),
+            });
+        }
+        Ok(PartitionView {
+            record: self.store.current(partition),
+            durability: plan.durability,
+            min_isr: usize::try_from(plan.min_isr).unwrap_or(usize::MAX).min(plan.replicas.len()),
+            history: &self.histories[partition],
+            replicas,
+            one_step: !self.healing,
+            changed,
+        })
+    }
+
+    fn look_at(&mut self, index: usize, partition: usize) -> Result<(), String> {
+        let now = self.now().monotonic;
+        let node = &mut self.nodes[index];
+        let mut failed = false;
+        let mut log_start = Offset::ZERO;
+        let (log, serial, role, epoch, incarnation, high_watermark) =
+            if let Led::Leads(leads) = &node.led[partition] {
+                let replica = &leads.replica;
+                let role = Role::Leader {
+                    isr: replica.isr(),
+                    epoch_start: replica.epoch_start(),
+                    over: replica.is_over(),
+                };
+                let log = Arc::clone(replica.log());
+                (log, leads.serial, role, replica.epoch(), replica.incarnation(), replica.high_watermark())
+            } else if let Some(followed) = &node.followed[partition] {
+                let replica = &followed.replica;
+                let epoch = replica.inspect(|core| core.leader_epoch());
+                failed = matches!(replica.state(now), PartitionFetchState::Failed { .. });
+                let facts = replica.facts();
+                log_start = facts.positions.log_start;
+                let high_watermark = facts.high_watermark;
+                // The one on the disk: it is renewed there before the core hears of it.
+                let incarnation = replica.log().incarnation();
+                (replica.log(), followed.serial, Role::Follower, epoch, incarnation, high_watermark)
+            } else {
+                node.shadows[partition].saying = None;
+                return Ok(());
+            };
+        node.incarnations[partition] = Some(incarnation);
+        let shadow = &mut node.shadows[partition];
+        shadow.refresh(&log).map_err(|error| format!("node {index}: {error}"))?;
+        let positions = log.positions();
+        if let Role::Leader { isr, over: true, .. } = &role
+            && node.flush_failed
+            && log.usable().is_err()
+            && isr.len() == 1
+            && positions.log_end < high_watermark
+        {
+            // Nobody else has it (design.md 6.3).
+            let range = OffsetRange::new(positions.log_end, high_watermark);
+            self.histories[partition].lost.push(range);
+        }
+        shadow.saying = Some(Said {
+            serial,
+            role,
+            epoch,
+            incarnation,
+            log_start: log_start.max(positions.log_start),
+            high_watermark,
+            log_end: positions.log_end,
+            flushed: positions.flushed,
+            failed: failed || log.usable().is_err(),
+            generation: positions.generation,
+        });
+        Ok(())
+    }
+
+    /// A leader says that it has committed more.
+    pub(super) fn note_committed(&mut self, node: usize, partition: usize) {
+        let noted = self.look_at(node, partition).and_then(|()| self.note_commits(partition));
+        if let Err(broken) = noted {
+            self.broken.get_or_insert(broken);
+        }
+    }
+
+    /// What leaders commit is committed from now on, whatever becomes of them; and nobody leads an epoch that is another's.
+    fn note_commits(&mut self, partition: usize) -> Result<(), String> {
+        let history = &mut self.histories[partition];
+        for (index, node) in self.nodes.iter().enumerate() {
+            let Led::Leads(leads) = &node.led[partition] else { continue };
+            let shadow = &node.shadows[partition];
+            let Some(said) = &shadow.saying else { continue };
+            let mine = (index, leads.serial);
+            let first = *history.leaderships.entry(said.epoch).or_insert(mine);
+            if first != mine {
+                return Err(format!(
+                    "one leader per epoch: epoch {} was led by node {} (#{}) and is led by node {index} (#{})",
+                    said.epoch, first.0, first.1, leads.serial
+                ));
+            }
+            if said.high_watermark > history.committed_end {
+                let from = shadow.batches.partition_point(|batch| batch.base < history.committed_end);
+                for batch in &shadow.batches[from..] {
+                    if batch.next <= said.high_watermark {
+                        history.committed.insert(batch.base, *batch);
+                    }
+                }
+                history.committed_end = said.high_watermark;
+            }
+        }
+        Ok(())
+    }
+
+    /// What was looked at is what the next step is compared with.
+    pub(super) fn note_observed(&mut self) {
+        for (index, node) in self.nodes.iter_mut().enumerate() {
+            for (partition, shadow) in node.shadows.iter_mut().enumerate() {
+                if let Some(said) = &shadow.saying
+                    && shadow.said != shadow.saying
+                    && !said.failed
+                {
+                    let worked = &mut self.histories[partition].worked;
+                    let highest =
+                        worked.entry((node_id(index), said.incarnation)).or_insert((said.epoch, said.serial));
+                    *highest = (said.epoch, said.serial).max(*highest);
+                }
+                shadow.said = shadow.saying.take();
+                shadow.version = self.store.newest(partition);
+                if shadow.said.is_none() {
+                    shadow.log = None;
+                }
+            }
+        }
+    }
+
+    /// What opening a log must find: what this replica acknowledged and, if it is electable, all that is committed.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub(super) fn check_opened(
+        &mut self,
+        index: usize,
+        partition: usize,
+        open: &OpenReplica<SimStorage>,
+    ) -> Result<(), String> {
+        let node = &mut self.nodes[index];
+        node.incarnations[partition] = Some(open.incarnation());
+        let found = open.report().damage.iter().filter(|damage| damage.at_end).map(|damage| damage.range.end);
+        let end = found.max().unwrap_or_default().max(open.log_end());
+        if let Some((incarnation, acknowledged)) = node.acknowledged[partition]
+            && incarnation == open.incarnation()
+            && end < acknowledged
+        {
+            return Err(format!(
+                "partition {partition}: node {index} acknowledged {acknowledged} and finds its log ended at {end}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// A sole member that begins to lead has on record what it lost (design.md 6.3); only a failed flush may have cost that.
+    pub(super) fn note_lost(&mut self, index: usize, partition: usize, open: &OpenReplica<SimStorage>) {
+        let record = self.store.current(partition);
+        let alone = matches!(&record.isr[..], [only] if only.node == node_id(index));
+        if alone && self.nodes[index].flush_failed {
+            let lost = open.report().damage.iter().map(|damage| damage.range);
+            self.histories[partition].lost.extend(lost);
+        }
+    }
+}

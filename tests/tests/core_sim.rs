@@ -1,0 +1,88 @@
+//! The core simulation: seeds that must break no rule, rules broken on purpose that must be caught, and a seed that must give
+//! the same run twice. What it simulates, and what must hold, is said in `system_tests::core_sim` and
+//! `system_tests::invariants`; `cargo run -p system-tests --bin fuzz -- --seed N` replays a seed in words.
+#![allow(clippy::print_stdout, reason = "the numbers of a run are its result")]
+
+use highwater_types::planted::PlantedFault;
+use system_tests::core_sim::{Planted, campaign, run};
+use system_tests::tier::{Tier, tier};
+
+/// The first seed; every later one follows.
+const FIRST: u64 = 0;
+
+/// How many seeds must break no rule.
+fn seeds() -> u64 {
+    match tier() {
+        Tier::Quick => 200,
+        Tier::Ci => 3_000,
+        Tier::Long => 100_000,
+    }
+}
+
+#[test]
+fn no_seed_breaks_a_rule() {
+    let outcome = campaign(FIRST..FIRST + seeds(), None, &Planted::default());
+    println!("{outcome}");
+    if let Some(failure) = outcome.failure {
+        panic!("{failure}");
+    }
+    let total = &outcome.total;
+    assert!(total.steps >= 500 * outcome.seeds, "every run has 500 steps at least");
+    assert!(total.acknowledged > outcome.seeds, "producers are served: {}", total.acknowledged);
+    assert!(total.leaderships > 2 * outcome.seeds, "leaderships change: {}", total.leaderships);
+}
+
+#[test]
+fn a_seed_gives_the_same_run_twice_byte_for_byte() {
+    for seed in [1, 25, 4271] {
+        let [first, second] = [(); 2].map(|()| match run(seed, true) {
+            Ok(report) => report.trace,
+            Err(failure) => panic!("{failure}"),
+        });
+        assert!(first.lines().count() > 100, "seed {seed} is told in words");
+        assert!(first == second, "seed {seed} gives two different runs");
+    }
+}
+
+/// Each rule that is broken on purpose, with the number of seeds within which that must be seen. The unbroken code survives ten
+/// times the largest of them, in this tier's seeds. A fault that shows only together with another is planted with it.
+const CAUGHT_WITHIN: &[(&[PlantedFault], u64)] = &[
+    (&[PlantedFault::AcknowledgeUnflushed], 50),
+    (&[PlantedFault::AdvanceBelowMinIsr], 50),
+    (&[PlantedFault::CountOlderEpoch], 50),
+    (&[PlantedFault::DivergingFetchCounts], 50),
+    (&[PlantedFault::ElectFromOutsideIsr], 50),
+    (&[PlantedFault::EpochReused], 50),
+    (&[PlantedFault::ExpandWithoutEpochStart], 300),
+    (&[PlantedFault::ExpansionCountedLate], 50),
+    (&[PlantedFault::FetchOffsetAcknowledges], 50),
+    (&[PlantedFault::HighWatermarkFalls], 50),
+    (&[PlantedFault::LeaderCountsUnflushed], 50),
+    (&[PlantedFault::NoEpochAtLeaderStart], 100),
+    (&[PlantedFault::OldIncarnationCounts], 300),
+    (&[PlantedFault::RestoredDiskStands], 100),
+    (&[PlantedFault::ShrinkCountedEarly], 50),
+    (&[PlantedFault::TruncateToHighWatermarkAtStart], 100),
+    (&[PlantedFault::UndefinedCuts, PlantedFault::NoEpochAtLeaderStart], 100),
+    (&[PlantedFault::UnknownDecidedByRead], 300),
+    (&[PlantedFault::WorkBelowHighestEpoch], 100),
+    (&[PlantedFault::WriteWithoutLock], 300),
+];
+
+#[test]
+fn each_planted_fault_is_caught() {
+    let mut missed = Vec::new();
+    for (faults, within) in CAUGHT_WITHIN {
+        let name = format!("{faults:?}").replace(['[', ']'], "").replace(", ", "+");
+        let outcome = campaign(FIRST..FIRST + within, None, &Planted(faults.to_vec()));
+        match outcome.failure {
+            Some(failure) => {
+                println!("planted fault {name}: caught by seed {} ({})", failure.seed, failure.what)
+            }
+            None => missed.push(format!("{name} within {within} seeds")),
+        }
+    }
+    assert!(missed.is_empty(), "not caught: {}", missed.join(", "));
+    let largest = CAUGHT_WITHIN.iter().map(|(_, within)| *within).max().unwrap_or_default();
+    assert!(tier() == Tier::Quick || seeds() >= 10 * largest, "the unbroken code survives ten times as many");
+}
