@@ -25,7 +25,7 @@ pub(crate) enum ThrottleCommand {
     Set(SetArgs),
     /// Removes throttles that were set; the nodes' own settings hold again.
     Clear(ClearArgs),
-    /// Shows the throttles that were set.
+    /// Shows the throttles that were set; not the nodes' own settings, which hold where none was.
     Show(ShowArgs),
 }
 

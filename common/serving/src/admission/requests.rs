@@ -1,16 +1,22 @@
 //! The outermost layer of LogService: admits a Produce by the length that gRPC states in front of the message, before the
 //! message is taken, and keeps what an answer holds admitted until its body is sent or given up.
+//!
+//! What must hold: a message that was admitted comes within [`UPLOAD_MAX`], or is given up: else a few stalled requests would
+//! keep everybody out for as long as their connections live.
 
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use futures::StreamExt as _;
+use bytes::Bytes;
 use futures::stream;
+use futures::{Stream, StreamExt as _};
 use highwater_wire::status;
 use http::{Request, Response};
+use http_body::Frame;
 use http_body_util::{BodyExt as _, BodyStream, StreamBody};
 use tonic::Status;
 use tonic::body::Body;
@@ -24,6 +30,9 @@ const PRODUCE: &str = "/highwater.v1.LogService/Produce";
 
 /// What stands in front of a message: a flag, and its length in four bytes.
 const PREFIX: usize = 5;
+
+/// How long a message may take to come whole once it is admitted: the largest at two megabytes a second.
+const UPLOAD_MAX: Duration = Duration::from_secs(30);
 
 /// The status of what was not admitted.
 impl From<Overloaded> for Status {
@@ -107,8 +116,24 @@ async fn admit(admission: &Arc<Admission>, mut body: Body) -> Result<(Option<Per
         }
         _ => None,
     };
-    let whole = StreamBody::new(stream::iter(taken).chain(BodyStream::new(body)));
+    let whole = StreamBody::new(stream::iter(taken).chain(in_time(body)));
     Ok((permit, Body::new(whole)))
+}
+
+/// What comes of the body within [`UPLOAD_MAX`], and an error behind that. The requester may come back, as from any overload.
+fn in_time(body: Body) -> impl Stream<Item = Result<Frame<Bytes>, Status>> {
+    let late = Box::pin(tokio::time::sleep(UPLOAD_MAX));
+    stream::unfold(Some((BodyStream::new(body), late)), |coming| async move {
+        let (mut body, mut late) = coming?;
+        tokio::select! {
+            biased;
+            frame = body.next() => Some((frame?, Some((body, late)))),
+            () = &mut late => {
+                let message = format!("the request did not come whole within {UPLOAD_MAX:?}; come back later");
+                Some((Err(status::overloaded(&message, RETRY_AFTER)), None))
+            }
+        }
+    })
 }
 
 /// What the answer's handler left to be held goes with the body.
@@ -124,10 +149,9 @@ fn until_sent(mut response: Response<Body>) -> Response<Body> {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use highwater_wire::{FailureKind, failure};
-    use http_body::Frame;
     use http_body_util::Full;
+    use tokio::time::Instant;
     use tower::ServiceExt as _;
     use tower::util::BoxCloneService;
 
@@ -191,6 +215,34 @@ mod tests {
         let failure = failure::classify(&status);
         assert_eq!((failure.kind, failure.retry_after), (FailureKind::Overloaded, Some(RETRY_AFTER)));
         assert_eq!(admission.shed(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stalled_request_is_given_up_and_holds_nothing_any_more() {
+        let admission = admission();
+        let decoding = Arc::clone(&admission);
+        let decode = tower::service_fn(move |request: Request<Body>| {
+            let admission = Arc::clone(&decoding);
+            async move {
+                let failed = request.into_body().collect().await.expect_err("it never comes whole");
+                assert_eq!(admission.in_flight(), 60, "as long as it is waited for");
+                Ok::<_, Infallible>(failed.into_http())
+            }
+        });
+        let service = AdmitRequests::new(BoxCloneService::new(decode), Arc::clone(&admission));
+        // A byte now and then is no whole message.
+        let trickle = stream::unfold((), |()| async {
+            tokio::time::sleep(Duration::from_secs(7)).await;
+            Some((Ok::<_, Status>(Frame::data(Bytes::from_static(b"r"))), ()))
+        });
+        let start = stream::iter([Ok(Frame::data(Bytes::from_static(b"\0\0\0\0\x3c")))]);
+        let body = Body::new(StreamBody::new(start.chain(trickle)));
+        let began = Instant::now();
+        let answer = service.oneshot(request(PRODUCE, body)).await.unwrap();
+        assert_eq!(began.elapsed(), UPLOAD_MAX);
+        let failure = failure::classify(&Status::from_header_map(answer.headers()).unwrap());
+        assert_eq!((failure.kind, failure.retry_after), (FailureKind::Overloaded, Some(RETRY_AFTER)));
+        assert_eq!(admission.in_flight(), 0);
     }
 
     #[tokio::test]
