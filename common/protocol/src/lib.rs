@@ -27,9 +27,9 @@ pub mod fetch;
 pub mod follower;
 pub mod lag_cause;
 pub mod leader;
+pub mod producer_state;
 pub mod purgatory;
 pub mod quota;
-pub mod producer_state;
 mod randomness;
 #[cfg(test)]
 mod test_values;

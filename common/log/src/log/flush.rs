@@ -9,8 +9,8 @@
 
 use std::sync::Arc;
 
-use highwater_types::planted::{PlantedFault, is_planted};
 use highwater_types::Offset;
+use highwater_types::planted::{PlantedFault, is_planted};
 
 use super::Log;
 use crate::segment::Segment;
