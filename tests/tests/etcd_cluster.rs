@@ -1,0 +1,150 @@
+//! Real nodes over a real etcd: records flow, a leader restarts, and etcd dies and comes back under load without holding
+//! up the data.
+
+#![cfg(feature = "etcd")]
+#![allow(clippy::print_stdout, reason = "figures for people")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use highwater_proto::v1;
+use highwater_types::Program;
+use system_tests::calls::Calls;
+use system_tests::cluster::{Cluster, Plan, ServerId};
+use system_tests::etcd::Etcd;
+use system_tests::history::{History, Outcome};
+use system_tests::log_files::LogBytes;
+use system_tests::traffic::Traffic;
+use system_tests::wait;
+
+const LEADER: ServerId = (1, Program::LeaderSvc);
+const TOPIC: &str = "orders";
+/// How long etcd is away: more than twice the session timeout that the programs have by default.
+const AWAY: Duration = Duration::from_secs(8);
+/// A producer's pause after a record that was not acknowledged.
+const BETWEEN_TRIES: Duration = Duration::from_millis(10);
+
+/// One node with both programs, so that it always leads, and two followers, with a topic that all of them are in sync on.
+async fn three_nodes(etcd: &Etcd) -> Cluster {
+    let cluster = Plan::new()
+        .node(1)
+        .program(2, Program::FollowerAgent)
+        .program(3, Program::FollowerAgent)
+        .set(Program::LeaderSvc, "coordination", etcd.target())
+        .set(Program::FollowerAgent, "coordination", etcd.target())
+        .start()
+        .await;
+    let calls = Calls::of(cluster.leader(1));
+    calls.until_nodes(3).await;
+    calls.create_topic(TOPIC, 1, &[1, 2, 3], &[("min.insync.replicas", "2")]).await;
+    calls.until_in_sync(TOPIC, 2).await;
+    cluster
+}
+
+/// A producer that goes on until it is told to stop; it counts what is acknowledged.
+struct Load {
+    stop: Arc<AtomicBool>,
+    acknowledged: Arc<AtomicU64>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Load {
+    fn start(cluster: &Cluster, history: &Arc<History>) -> Self {
+        let (stop, acknowledged) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let mut traffic = Traffic::new(cluster.leader(1).channel(), TOPIC, 0);
+        let (until, count, history) = (Arc::clone(&stop), Arc::clone(&acknowledged), Arc::clone(history));
+        let task = tokio::spawn(async move {
+            for number in 0_u64.. {
+                if until.load(Ordering::SeqCst) {
+                    return;
+                }
+                let outcome = traffic.produce(&history, &format!("record-{number}")).await;
+                if matches!(outcome, Outcome::Acknowledged(_)) {
+                    count.fetch_add(1, Ordering::SeqCst);
+                } else {
+                    tokio::time::sleep(BETWEEN_TRIES).await;
+                }
+            }
+        });
+        Self { stop, acknowledged, task }
+    }
+
+    /// Waits until so many more are acknowledged.
+    async fn goes_on(&self, more: u64, what: &str) {
+        let from = self.acknowledged.load(Ordering::SeqCst);
+        wait::until(what, wait::SOON, async || {
+            (self.acknowledged.load(Ordering::SeqCst) >= from + more).then_some(())
+        })
+        .await;
+    }
+
+    async fn end(self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.task.await.expect("the producer does not panic");
+    }
+}
+
+async fn epoch(cluster: &Cluster) -> Option<i32> {
+    let topic = Calls::of(cluster.leader(1)).topic(TOPIC).await?;
+    topic.partitions.first().and_then(|partition| partition.leader_epoch)
+}
+
+/// Everything that was acknowledged is there, and all replicas hold the same bytes.
+async fn assert_identical(cluster: &Cluster, history: &History) {
+    let mut reader = Traffic::new(cluster.leader(1).channel(), TOPIC, 0);
+    Calls::of(cluster.leader(1)).until_in_sync(TOPIC, 2).await;
+    let end = reader.read_all(history).await;
+    for node in [2, 3] {
+        Calls::of(cluster.agent(node)).until_followed_to(TOPIC, 1, end).await;
+    }
+    history.assert_holds();
+    let log = |node| LogBytes::read(&cluster.data_dir(node).join(format!("{TOPIC}-0")));
+    let leader = log(1);
+    assert_eq!((leader.good, leader.end), (leader.bytes.len(), end));
+    for node in [2, 3] {
+        assert!(log(node).bytes == leader.bytes, "node {node} holds other bytes than the leader");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_nodes_work_over_etcd_through_a_leaders_restart_and_an_outage_of_etcd() {
+    let Some(mut etcd) = Etcd::start(1).await else { return };
+    let mut cluster = three_nodes(&etcd).await;
+    let history = Arc::new(History::default());
+    let load = Load::start(&cluster, &history);
+    load.goes_on(50, "records over etcd").await;
+
+    let before = epoch(&cluster).await.expect("the partition is led");
+    cluster.server_mut(LEADER).kill();
+    cluster.start_and_wait(LEADER).await;
+    Calls::of(cluster.leader(1)).until_led(TOPIC).await;
+    load.goes_on(50, "records after the leader's restart").await;
+    let after = epoch(&cluster).await.expect("the partition is led");
+    assert!(after > before, "a restarted leader leads in a new epoch: {before}, then {after}");
+
+    Calls::of(cluster.leader(1)).until_in_sync(TOPIC, 2).await;
+    etcd.process_mut(0).kill();
+    let (away, mut most) = (Instant::now(), Duration::ZERO);
+    while away.elapsed() < AWAY {
+        let begun = Instant::now();
+        load.goes_on(20, "records while etcd is away").await;
+        most = most.max(begun.elapsed());
+    }
+    println!("etcd was away for {:?}; 20 records took at most {most:?}", away.elapsed());
+    etcd.start_again(0).await;
+    let back = Instant::now();
+    let calls = Calls::of(cluster.leader(1));
+    let described = wait::until("the cluster to be described", wait::SOON, async || {
+        let request = v1::DescribeClusterRequest::default();
+        calls.cluster.clone().describe_cluster(request).await.ok()
+    })
+    .await
+    .into_inner();
+    println!("described {:?} after etcd was back", back.elapsed());
+    assert_eq!(described.nodes.len(), 3);
+    calls.create_topic("later", 1, &[1, 2, 3], &[]).await;
+    load.goes_on(50, "records after etcd came back").await;
+    load.end().await;
+    assert_identical(&cluster, &history).await;
+}
