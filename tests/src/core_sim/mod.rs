@@ -47,7 +47,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub use campaign::{Outcome, Planted, campaign, replay};
 pub use history::{Batch, History};
-pub use observe::{PartitionView, ReplicaView, Role};
+pub use observe::{PartitionView, ReplicaView, Role, Said};
 
 use cluster::Cluster;
 use scenario::Scenario;

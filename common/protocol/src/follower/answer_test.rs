@@ -520,6 +520,8 @@ fn a_log_start_is_asked_for_once() {
     answer(&mut follower, 0, &empty);
     answer(&mut follower, 1, &empty);
     assert_eq!(drain(&mut follower), [FollowerEffect::RaiseLogStart(offset(4))]);
+    assert_eq!(ask(&follower, 1).log_start, Offset::ZERO, "it is not raised yet");
+    assert_eq!(follower.readable_from(), offset(4), "what is below was never compared with the leader");
     follower.on_log_start(offset(4));
     assert_eq!(ask(&follower, 2).log_start, offset(4));
 }
