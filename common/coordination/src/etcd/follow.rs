@@ -8,6 +8,7 @@
 //! A watch that is silent may be idle, or cut off with its member. So it is asked every [`ASK_EVERY`] how far it is, and
 //! must be as far as other answers were.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,9 +29,12 @@ const SILENCES_MAX: u32 = 2;
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// The most causes that are told of one outage: a few for each member.
+const TOLD_MAX: usize = 16;
+
 /// Runs until it is aborted.
 pub(super) async fn keep_up(store: Arc<Store>) {
-    let mut state = Reach { blind: false, pause: PAUSE_MIN };
+    let mut state = Reach { told: BTreeSet::new(), pause: PAUSE_MIN };
     loop {
         match follow(&store, &mut state).await {
             Ok(never) => match never {},
@@ -41,16 +45,17 @@ pub(super) async fn keep_up(store: Arc<Store>) {
     }
 }
 
-/// What is told of an outage, once.
+/// What was told of an outage: each cause once, since an etcd that was away may come back as another one.
 struct Reach {
-    blind: bool,
+    told: BTreeSet<String>,
     pause: Duration,
 }
 
 impl Reach {
     fn lost(&mut self, error: &CoordinationError) {
         // A watch that broke and begins anew at once is no outage.
-        if self.pause > PAUSE_MIN && !std::mem::replace(&mut self.blind, true) {
+        let is_outage = self.pause > PAUSE_MIN && self.told.len() < TOLD_MAX;
+        if is_outage && self.told.insert(error.to_string()) {
             tracing::warn!(%error, "the coordination store is out of reach");
         } else {
             tracing::debug!(%error, "the watch of the coordination store broke");
@@ -59,7 +64,7 @@ impl Reach {
 
     fn found(&mut self) {
         self.pause = PAUSE_MIN;
-        if std::mem::take(&mut self.blind) {
+        if !std::mem::take(&mut self.told).is_empty() {
             tracing::info!("the coordination store is within reach again");
         }
     }
