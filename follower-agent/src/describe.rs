@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use highwater_coordination::ClusterView;
 use highwater_proto::v1;
-use highwater_protocol::follower::{FollowerPartition, PartitionFetchState};
-use highwater_protocol::lag_cause::{Delays, LagCause, LagFacts};
+use highwater_protocol::follower::{FailureReason, FollowerPartition, PartitionFetchState};
+use highwater_protocol::lag_cause::{LagCause, LagFacts};
 use highwater_serving::{HostedReplica as _, Hosting, PartitionHost as _, Registry};
 use highwater_types::{MonotonicTime, TopicIdPartition};
 use highwater_wire::lag::encode_lag_cause;
 
 use crate::Fetchers;
 use crate::fetcher::LoopReport;
-use crate::partition::FollowedPartition;
+use crate::partition::{FollowedPartition, LastWay};
 
 /// The answer at `now`.
 pub(crate) fn describe(
@@ -72,8 +72,10 @@ fn row(
     held: bool,
 ) -> v1::FollowedPartition {
     let replica = partition.replica();
+    let now_is = replica.state(now);
+    let disk_failed = matches!(now_is, PartitionFetchState::Failed { reason: FailureReason::Storage(_), .. });
     let last_epoch = replica.facts().epochs.latest().map(|entry| entry.epoch.get());
-    let (state, reason, until) = match (replica.state(now), waits) {
+    let (state, reason, until) = match (now_is, waits) {
         (PartitionFetchState::Failed { reason, retry_at }, _) => {
             (v1::FetchState::Failed, reason.to_string(), retry_at)
         }
@@ -104,19 +106,27 @@ fn row(
         log_end_offset: Some(core.log_end().get()),
         high_watermark: Some(core.high_watermark().get()),
         lag_records: core.lag(),
-        cause: encode_lag_cause(cause(core, state, partition.last_delays()).if_throttled(held)).into(),
+        cause: encode_lag_cause(cause(core, state, disk_failed, partition.last_way()).if_throttled(held))
+            .into(),
     })
 }
 
 /// Why it lags. While it does not fetch, what the leader has more by now is not known.
-fn cause(core: &FollowerPartition, state: v1::FetchState, delays: Option<Delays>) -> LagCause {
+fn cause(
+    core: &FollowerPartition,
+    state: v1::FetchState,
+    disk_failed: bool,
+    last: Option<LastWay>,
+) -> LagCause {
     let backing_off = matches!(state, v1::FetchState::Delayed | v1::FetchState::Failed);
     LagFacts {
         lag_records: core.lag().filter(|_| !backing_off),
+        disk_failed,
         backing_off,
         truncating: state == v1::FetchState::Truncating,
         awaits_disk: core.fetch_offset() > core.acknowledged(),
-        delays,
+        throttled: last.is_some_and(|way| way.throttled),
+        delays: last.map(|way| way.delays),
         ..LagFacts::default()
     }
     .cause()

@@ -126,10 +126,11 @@ impl<C: Connector> Repair<C> {
             partitions: vec![partition],
             forgotten: Vec::new(),
         };
-        let answer = leader.fetch(request, self.batch_max_bytes, None).await.map_err(|failure| match failure {
-            FetchFailure::TooLarge(why) => why,
-            FetchFailure::Call(failure) => failure.to_string(),
-        })?;
+        let answer =
+            leader.fetch(request, self.batch_max_bytes, None).await.map_err(|failure| match failure {
+                FetchFailure::TooLarge(why) => why,
+                FetchFailure::Call(failure) => failure.to_string(),
+            })?;
         let result = answer.partitions.into_iter().next().ok_or("the answer is empty")?;
         Ok(result.outcome.map_err(|error| error.to_string())?.records)
     }

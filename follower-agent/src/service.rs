@@ -14,8 +14,8 @@ use std::time::Duration;
 use highwater_client::transport::TransportOptions;
 use highwater_client::{Backoff, ClientError, LeaderView, LeaderViewConfig};
 use highwater_coordination::{
-    Coordination, CoordinationError, FileCoordination, FileOptions, Membership, RotationError,
-    open_etcd, register_endpoint,
+    Coordination, CoordinationError, FileCoordination, FileOptions, Membership, RotationError, open_etcd,
+    register_endpoint,
 };
 use highwater_node::config::{CommonSettings, CoordinationTarget, advertised_endpoint};
 use highwater_node::grpc::{GrpcServer, Health, Listener, ServeError};

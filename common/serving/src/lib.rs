@@ -18,6 +18,7 @@
 //! | [`observe`] | spans and metrics of calls |
 //! | [`closing`] | waiting for those who still read a log that is to be closed |
 //! | [`volume`] | taking a data directory into use |
+//! | [`damage_note`] | damage that readers met, told once |
 //! | [`strays`] | directories that nobody hosts |
 //! | [`throttle`] | how fast replicas that are catching up may replicate, as it is set and recorded |
 //!
@@ -26,6 +27,7 @@
 pub mod admission;
 pub mod attempts;
 pub mod closing;
+pub mod damage_note;
 pub mod describe;
 pub mod fetch;
 pub mod host;
@@ -43,6 +45,7 @@ pub mod volume;
 pub use admission::Admission;
 pub use attempts::Attempts;
 pub use closing::wait_for_readers;
+pub use damage_note::DamageNote;
 pub use highwater_replica::ReplicaFacts;
 pub use host::{HostedReplica, Located, PartitionHost};
 pub use purgatory::FetchPurgatory;

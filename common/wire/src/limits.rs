@@ -87,7 +87,10 @@ mod tests {
                     diverging: Some(cut),
                     records: Bytes::from(vec![0; each]),
                     appended: Some(MonotonicTime::from_nanos(u64::MAX)),
-                    traces: vec![(Offset::MAX, TraceContext::new(u128::MAX, u64::MAX, true).unwrap()); MAX_TRACES],
+                    traces: vec![
+                        (Offset::MAX, TraceContext::new(u128::MAX, u64::MAX, true).unwrap());
+                        MAX_TRACES
+                    ],
                     ..Fetched::empty(snapshot)
                 };
                 let message = fetch::encode_response(largest(Ok(fetched), partitions));

@@ -25,7 +25,16 @@ const PENDING_MAX: usize = 4 * QUEUED_ANSWERS_MAX;
 #[derive(Debug, Default)]
 pub(super) struct LagWatch {
     pending: Mutex<VecDeque<Pending>>,
-    last: Mutex<Option<Delays>>,
+    last: Mutex<Option<LastWay>>,
+}
+
+/// How the last records came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LastWay {
+    /// Where their time went.
+    pub(crate) delays: Delays,
+    /// The leader's quota held them back.
+    pub(crate) throttled: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -87,8 +96,8 @@ impl LagWatch {
 }
 
 impl FollowedPartition {
-    /// Where the time of the last records went; `None` before the first.
-    pub(crate) fn last_delays(&self) -> Option<Delays> {
+    /// How the last records came; `None` before the first.
+    pub(crate) fn last_way(&self) -> Option<LastWay> {
         *self.lags.last.lock()
     }
 
@@ -115,7 +124,7 @@ impl FollowedPartition {
     fn tell_lag(&self, held: &Pending, state: &State, now: MonotonicTime) {
         let carried = &held.carried;
         let delays = Delays { disk: now.since(carried.arrived), ..carried.delays };
-        *self.lags.last.lock() = Some(delays);
+        *self.lags.last.lock() = Some(LastWay { delays, throttled: carried.throttled });
         let [topic, partition] = partition_attributes(&self.topic.name, self.replica.id().partition);
         let about = [topic, partition, follower_attribute(self.context.node)];
         if let Some(meters) = self.context.telemetry.meters() {

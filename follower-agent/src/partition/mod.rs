@@ -23,7 +23,9 @@ use highwater_protocol::follower::{
 use highwater_protocol::quota::{Metering, follower_in_sync};
 use highwater_replica::{AskOffsets, FollowerReplica, FollowerStep, FollowerWork, Now};
 use highwater_serving::volume::on_disk;
-use highwater_serving::{FetchPurgatory, HostedReplica, ReplicaFacts, ReplicationThrottle, wait_for_readers};
+use highwater_serving::{
+    DamageNote, FetchPurgatory, HostedReplica, ReplicaFacts, ReplicationThrottle, wait_for_readers,
+};
 use highwater_telemetry::Telemetry;
 use highwater_types::{
     Durability, ErrorCode, MonotonicTime, NodeId, Offset, PartitionRecord, ReplicationError,
@@ -32,6 +34,7 @@ use highwater_types::{
 use parking_lot::Mutex;
 
 use self::lag::LagWatch;
+pub(crate) use self::lag::LastWay;
 use self::queues::{Queued, Work, WorkQueue};
 use self::trouble::Trouble;
 use crate::fetcher::{Applied, Carried, Followed, ReadySet};
@@ -79,6 +82,7 @@ pub(crate) struct FollowedPartition {
     trouble: Trouble,
     /// What was fetched and is not held yet.
     lags: LagWatch,
+    damage: DamageNote,
 }
 
 impl FollowedPartition {
@@ -102,6 +106,7 @@ impl FollowedPartition {
             question: Mutex::new(None),
             trouble: Trouble::default(),
             lags: LagWatch::default(),
+            damage: DamageNote::default(),
         })
     }
 
@@ -343,7 +348,8 @@ impl HostedReplica for FollowedPartition {
     }
 
     fn read(&self, from: Offset, limits: ReadLimits) -> Result<LogRead, ReadError> {
-        self.replica.read(from, limits)
+        let read = self.replica.read(from, limits);
+        read.inspect_err(|error| _ = self.damage.note(&self.topic.name, self.replica.id().partition, error))
     }
 
     fn offset_for_timestamp(

@@ -16,7 +16,7 @@ use highwater_protocol::fetch::{FetchPartition, ReadPlan, Requester};
 use highwater_protocol::leader::{Answered, LeaderEffect};
 use highwater_replica::{LeaderReplica, Now};
 use highwater_serving::volume::on_disk;
-use highwater_serving::{FetchPurgatory, HostedReplica, ReplicaFacts, wait_for_readers};
+use highwater_serving::{DamageNote, FetchPurgatory, HostedReplica, ReplicaFacts, wait_for_readers};
 use highwater_telemetry::Telemetry;
 use highwater_types::{
     Durability, ErrorCode, IsrMember, MonotonicTime, NodeId, Offset, PartitionRecord, ReplicationError,
@@ -77,6 +77,7 @@ pub(crate) struct LedPartition {
     pub(super) flush_queue: FlushQueue,
     /// When the next tick of the core is due, as far as a timer is set.
     tick: Mutex<Option<MonotonicTime>>,
+    damage: DamageNote,
     /// Whether it was stopped: what goes wrong afterwards is a consequence.
     stopped: AtomicBool,
 }
@@ -100,6 +101,7 @@ impl LedPartition {
             appends: AppendQueue::new(&name, context.queued_appends, Weak::clone(this)),
             flush_queue: FlushQueue::new(&name, Weak::clone(this)),
             tick: Mutex::new(None),
+            damage: DamageNote::default(),
             stopped: AtomicBool::new(false),
             context,
         });
@@ -351,7 +353,8 @@ impl HostedReplica for LedPartition {
     }
 
     fn read(&self, from: Offset, limits: ReadLimits) -> Result<LogRead, ReadError> {
-        self.replica.read(from, limits)
+        let read = self.replica.read(from, limits);
+        read.inspect_err(|error| _ = self.damage.note(&self.topic.name, self.id().partition, error))
     }
 
     fn offset_for_timestamp(

@@ -96,7 +96,7 @@ fn an_undefined_answer_never_cuts_even_after_an_unclean_election() {
     let mut now = 0;
     loop {
         let action =
-            answer(&mut follower, now, &AnswerFacts::Error(highwater_types::ErrorCode::OffsetOutOfRange));
+            answer(&mut follower, now, &AnswerFacts::Error(ErrorCode::OffsetOutOfRange));
         let FollowerAction::AskOffsets { generation } = action else { panic!("{action:?}") };
         let range = LeaderOffsets { log_start: Offset::ZERO, log_end: offset(3) };
         let next =

@@ -152,7 +152,7 @@ fn it_never_passes_the_log_end_that_was_reported() {
     let mut leader = leader(&[member(1, 10), member(2, 20)]);
     let epochs = epochs();
     let ahead = crate::test_values::log(0, 120, &epochs);
-    leader.on_follower_fetch(crate::test_values::node(2), &fetch_of(2, 120), &ahead, millis(1)).unwrap();
+    leader.on_follower_fetch(node(2), &fetch_of(2, 120), &ahead, millis(1)).unwrap();
     assert_eq!(leader.high_watermark(), offset(100));
     leader.on_append(offset(120), millis(2));
     assert_eq!(leader.high_watermark(), offset(120));

@@ -16,7 +16,7 @@ use highwater_node::MonotonicClock;
 use highwater_protocol::fetch::{self, FetchPartition, FetchResponse, PartitionResult, ReadPlan};
 use highwater_protocol::leader::Answered;
 use highwater_protocol::quota::Metering;
-use highwater_types::{ErrorCode, MonotonicTime, NodeId, Offset, ReplicationError};
+use highwater_types::{ErrorCode, NodeId, Offset, ReplicationError};
 use tokio::sync::Semaphore;
 use tower::Service;
 
@@ -153,12 +153,10 @@ struct Cap {
 }
 
 impl Caps {
-    /// A follower's partition was answered, with records up to `end`, which were read from `begun` on.
-    fn answered(&self, replica: &dyn HostedReplica, cap: Cap, end: Option<Offset>, begun: MonotonicTime) {
+    /// A follower's partition was answered.
+    fn answered(&self, replica: &dyn HostedReplica, answered: Answered) {
         let Some(follower) = self.follower else { return };
-        let now = self.clock.now();
-        let answered = Answered { end, read: now.since(begun), throttled: cap.withheld };
-        replica.on_answered(follower, answered, now);
+        replica.on_answered(follower, answered, self.clock.now());
     }
 }
 
@@ -205,7 +203,7 @@ fn without_records(partition: PlannedPartition, cap: Cap, caps: &Caps) -> Partit
     let outcome = plan.map(|(replica, plan)| {
         // Of what is only idle nothing is told: that would cost each poll something for each partition.
         if cap.withheld {
-            caps.answered(&*replica, cap, None, caps.clock.now());
+            caps.answered(&*replica, Answered { throttled: true, ..Answered::default() });
         }
         nothing_of(&plan)
     });
@@ -229,11 +227,17 @@ fn read_in_order(partitions: Vec<PlannedPartition>, caps: &Caps) -> Vec<Partitio
             let PlannedPartition { topic, topic_id, partition, plan } = planned;
             let outcome = plan.and_then(|(replica, plan)| {
                 let begun = caps.clock.now();
-                let (fetched, end) = read_one(&*replica, &plan, *cap, &mut budget)?;
-                if end.is_some() || cap.withheld {
-                    caps.answered(&*replica, *cap, end, begun);
+                let answer = read_one(&*replica, &plan, *cap, &mut budget);
+                let answered = Answered {
+                    end: answer.as_ref().ok().and_then(|(_, end)| *end),
+                    read: caps.clock.now().since(begun),
+                    throttled: cap.withheld,
+                    refusal: answer.as_ref().err().map(|error| error.code),
+                };
+                if answered.end.is_some() || answered.throttled || answered.refusal.is_some() {
+                    caps.answered(&*replica, answered);
                 }
-                Ok(fetched)
+                answer.map(|(fetched, _)| fetched)
             });
             PartitionResult { topic, topic_id, partition, outcome }
         })

@@ -108,8 +108,10 @@ impl Shared {
         S: Service<Fetch, Response = Fetched>,
     {
         let max_wait = fetch.request.max_wait;
+        let mut was_held = false;
         loop {
             fetch.metering = self.metering(follower, &fetch.request);
+            was_held |= fetch.metering.contains(&Metering::Withheld);
             let left = max_wait.saturating_sub(self.clock.now().since(fetch.received));
             let left = before(fetch.deadline, left);
             let slice = if fetch.metering.contains(&Metering::Withheld) {
@@ -123,7 +125,8 @@ impl Shared {
             let mut fetched = answering.await?;
             let is_over = slice == left || fetched.completion != FetchCompletion::TimeUp;
             if is_over && !(left > Duration::ZERO && self.came_too_late(&fetch.metering, &fetched)) {
-                self.tell(&fetch.metering, &mut fetched);
+                let held = if was_held { self.clock.now().since(fetch.received) } else { Duration::ZERO };
+                self.tell(&fetch.metering, held, &mut fetched);
                 return Ok(fetched);
             }
             fetch.recorded = true;
@@ -157,12 +160,14 @@ impl Shared {
         request.partitions.iter().map(of).collect()
     }
 
-    /// Tells a follower that is catching up how long the quota lets nothing more through.
-    fn tell(&self, metering: &[Metering], fetched: &mut Fetched) {
+    /// Tells a follower that is catching up how long the quota lets nothing more through, or else how long it held
+    /// this fetch back.
+    fn tell(&self, metering: &[Metering], held: Duration, fetched: &mut Fetched) {
         let is_held = |m: &Metering| matches!(m, Metering::Metered | Metering::Withheld);
         let pause = self.throttle.pause();
-        if metering.iter().any(is_held) && !pause.is_zero() {
-            fetched.response.throttle = pause;
+        let told = if pause.is_zero() { held } else { pause };
+        if metering.iter().any(is_held) && !told.is_zero() {
+            fetched.response.throttle = told;
             fetched.response.throttle_reason = Some(ThrottleReason::ReplicationQuota);
         }
     }

@@ -1,0 +1,59 @@
+//! Damage that a reader of a partition met, in the program's log once per place.
+//!
+//! What must hold: readers that ask again and again make no flood. Deliberately absent: what is done about it.
+
+use highwater_log::ReadError;
+use highwater_types::{Offset, PartitionIndex, TopicName};
+use parking_lot::Mutex;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct DamageNote {
+    place: Mutex<Option<Offset>>,
+}
+
+impl DamageNote {
+    /// A read failed. Says so when it met damage at another place than the last time; answers whether it did.
+    pub fn note(&self, topic: &TopicName, partition: PartitionIndex, error: &ReadError) -> bool {
+        let place = match error {
+            ReadError::Damaged { range, .. } => range.start,
+            ReadError::Corrupt { segment, .. } => *segment,
+            ReadError::OutOfRange { .. }
+            | ReadError::Overtaken
+            | ReadError::Unusable(_)
+            | ReadError::Storage(_) => return false,
+        };
+        let is_news = self.place.lock().replace(place) != Some(place);
+        if is_news {
+            tracing::error!(
+                partition = %format_args!("{topic}-{partition}"),
+                %error,
+                "readers meet damage in the log; they get the rest; `highwater log verify` names every damaged range",
+            );
+        }
+        is_news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use highwater_log::OffsetRange;
+
+    use super::*;
+
+    #[test]
+    fn damage_is_news_once_per_place_and_other_errors_are_none() {
+        let offset = |at: i64| Offset::new(at).unwrap();
+        let note = DamageNote::default();
+        let topic: TopicName = "orders".parse().unwrap();
+        let met = |error: &ReadError| note.note(&topic, PartitionIndex::new(0).unwrap(), error);
+        let damaged = |asked, from| ReadError::Damaged {
+            asked: offset(asked),
+            range: OffsetRange { start: offset(from), end: offset(from + 10) },
+        };
+        assert!(met(&damaged(12, 10)));
+        assert!(!met(&damaged(15, 10)), "the same range, asked for elsewhere");
+        assert!(!met(&ReadError::Overtaken));
+        assert!(met(&damaged(30, 30)));
+    }
+}
