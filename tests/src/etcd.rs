@@ -1,6 +1,8 @@
 //! A real etcd on loopback: one member or several, each a process that can be killed, frozen, started again, or started
 //! with nothing of what it had.
 
+#![allow(clippy::indexing_slicing, reason = "a test names the members that it started")]
+
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

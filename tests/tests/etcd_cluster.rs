@@ -148,3 +148,36 @@ async fn three_nodes_work_over_etcd_through_a_leaders_restart_and_an_outage_of_e
     load.end().await;
     assert_identical(&cluster, &history).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_etcd_that_came_back_empty_deletes_no_data() {
+    let Some(mut etcd) = Etcd::start(1).await else { return };
+    let mut cluster = three_nodes(&etcd).await;
+    let history = Arc::new(History::default());
+    let load = Load::start(&cluster, &history);
+    load.goes_on(100, "records over etcd").await;
+    load.end().await;
+    assert_identical(&cluster, &history).await;
+    let directory = |cluster: &Cluster, node| cluster.data_dir(node).join(format!("{TOPIC}-0"));
+    let bytes = |cluster: &Cluster, node| LogBytes::read(&directory(cluster, node)).bytes;
+    let had: Vec<_> = [1, 2, 3].map(|node| bytes(&cluster, node)).into();
+
+    etcd.process_mut(0).kill();
+    etcd.start_empty(0).await;
+    for id in [LEADER, (2, Program::FollowerAgent)] {
+        wait::until("the loss to be told", wait::SOON, async || {
+            cluster.server(id).output().contains("came back empty").then_some(())
+        })
+        .await;
+    }
+    // A program that starts does not take the empty store for its own either.
+    cluster.server_mut(LEADER).kill();
+    cluster.start(LEADER);
+    wait::until("the restarted leader to refuse", wait::SOON, async || {
+        cluster.server(LEADER).output().contains("coordination store has never seen node 1").then_some(())
+    })
+    .await;
+    for (node, had) in [1, 2, 3].into_iter().zip(&had) {
+        assert!(bytes(&cluster, node) == *had, "node {node} has all that it had");
+    }
+}

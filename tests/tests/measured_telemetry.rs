@@ -1,6 +1,13 @@
 //! Replication lag in the real Jaeger, through the real collector, by deploy's configuration; and what a collector that is
 //! not well costs replication.
 
+#![allow(
+    clippy::print_stdout,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    reason = "figures for people; a panic fails the test"
+)]
+
 use std::time::{Duration, Instant};
 
 use highwater_telemetry::names::{attribute, span};

@@ -175,7 +175,7 @@ async fn a_throttle_is_set_shown_and_cleared_by_the_command_line_and_survives_a_
         "node": 1, "side": "leader", "bytes_per_second": 8_000_000, "rate": "8MB/s",
         "replicas": ["a", "b:1"], "ttl_ms": null,
     });
-    assert_eq!(lines(&out), [wanted.clone()]);
+    assert_eq!(lines(&out), std::slice::from_ref(&wanted));
     let (code, ..) =
         highwater(&cluster, &["throttle", "set", "--nodes", "2", "--follower-rate", "1MB/s"]).await;
     assert_eq!(code, Some(0));

@@ -40,6 +40,9 @@ use crate::{CasOutcome, ClusterView, Coordination, CoordinationError, Liveness, 
 /// How many records are read at once: with the largest of them far below what gRPC takes in one message.
 const PAGE: i64 = 500;
 
+/// How long one end point has for one call.
+const CALL_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// How the `etcd` store is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdOptions {
@@ -52,7 +55,7 @@ pub struct EtcdOptions {
 
 impl Default for EtcdOptions {
     fn default() -> Self {
-        Self { prefix: "highwater/v1".to_owned(), call_timeout: Duration::from_secs(1) }
+        Self { prefix: "highwater/v1".to_owned(), call_timeout: CALL_TIMEOUT }
     }
 }
 

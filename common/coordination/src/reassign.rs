@@ -45,7 +45,7 @@ pub enum ReassignmentStep {
         successor: NodeId,
     },
     /// Write this record: the removed replicas leave, all in one change.
-    Finish(PartitionRecord),
+    Finish(Box<PartitionRecord>),
 }
 
 /// The replicas in use before the reassignment that is under way; those that it removes come last.
@@ -112,7 +112,7 @@ pub fn next_step(
         return next.map_or(ReassignmentStep::Wait, |successor| ReassignmentStep::HandOver { successor });
     }
     match with_replicas(record, target, Vec::new(), Vec::new()) {
-        Ok(finished) => ReassignmentStep::Finish(finished),
+        Ok(finished) => ReassignmentStep::Finish(Box::new(finished)),
         Err(_) => ReassignmentStep::Wait,
     }
 }

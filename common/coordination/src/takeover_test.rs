@@ -183,7 +183,7 @@ fn an_unclean_election_is_on_record_with_its_epoch_its_start_and_whom_it_passed_
     let note = next.unclean.clone().unwrap();
     assert_eq!((note.epoch, note.log_end.get(), note.passed_over), (epoch(5), 70, members(&[1])));
     assert_eq!(check_change(&record, &next), Ok(()));
-    let clean = take_over(&PartitionRecord { isr: members(&[2, 3]), ..next.clone() }, &candidate(3)).unwrap();
+    let clean = take_over(&PartitionRecord { isr: members(&[2, 3]), ..next }, &candidate(3)).unwrap();
     assert_eq!(clean.highest_unclean_epoch(), Some(epoch(5)), "the note stays");
 }
 
@@ -218,6 +218,6 @@ fn the_store_refuses_an_election_that_hides_a_loss() {
     let unclean = unclean_leadership(&record, &candidate(3), UncleanOrder::Person).unwrap();
     let forgotten = PartitionRecord { unclean: None, ..unclean.clone() };
     assert!(check_change(&unclean, &forgotten).unwrap_err().contains("stays"));
-    let invented = PartitionRecord { unclean: unclean.unclean.clone(), ..record.clone() };
+    let invented = PartitionRecord { unclean: unclean.unclean, ..record.clone() };
     assert!(check_change(&record, &invented).unwrap_err().contains("that begins by it"));
 }

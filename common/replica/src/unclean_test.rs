@@ -84,7 +84,7 @@ fn what_an_unclean_election_lost_is_cut_kept_and_reported_exactly() {
     assert_eq!(report.lost, OffsetRange::new(offset(3), offset(5)), "its checkpoint knew them committed");
     assert_eq!(report.in_doubt, OffsetRange::new(offset(5), offset(5)));
     let kept = kept_files(cluster.follower(0), &cluster.machines[0].storage);
-    assert_eq!(kept, [report.kept_in.clone().unwrap()], "the bytes are beside the log");
+    assert_eq!(kept, [report.kept_in.unwrap()], "the bytes are beside the log");
     cluster.settle(0);
     cluster.send_fetch(0, false);
     cluster.deliver_all();

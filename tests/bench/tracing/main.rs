@@ -1,6 +1,8 @@
 //! What telemetry costs: the same load on pairs with and without a collector, in alternating rounds on one machine.
 //! tests/bench/README.md says what is measured and how; tests/bench/run builds and starts it.
 
+#![allow(clippy::indexing_slicing, reason = "there are three pairs, with two programs each")]
+
 #[path = "../figures.rs"]
 mod figures;
 mod pair;

@@ -6,10 +6,10 @@ pub(super) fn check(view: &PartitionView<'_>) -> Result<(), String> {
     for replica in &view.replicas {
         let node = replica.node;
         let entries = replica.epochs.entries();
-        if !entries.windows(2).all(|pair| pair[0].epoch < pair[1].epoch && pair[0].start < pair[1].start) {
+        if !entries.is_sorted_by(|a, b| a.epoch < b.epoch && a.start < b.start) {
             return Err(format!("node {node}: the cache is {entries:?}"));
         }
-        if replica.batches.windows(2).any(|pair| pair[1].epoch < pair[0].epoch) {
+        if !replica.batches.is_sorted_by_key(|batch| batch.epoch) {
             return Err(format!("node {node}: epochs fall along the log: {:?}", replica.batches));
         }
         for batch in replica.batches {
