@@ -107,7 +107,7 @@ impl<S: Storage> LeaderReplica<S> {
     /// Reads whole batches. *Blocks.*
     ///
     /// # Errors
-    /// As [`Log::read`].
+    /// As [`Log::read`](highwater_log::Log::read).
     pub fn read(&self, from: Offset, limits: ReadLimits) -> Result<LogRead, ReadError> {
         self.log.read(from, limits)
     }
@@ -115,7 +115,7 @@ impl<S: Storage> LeaderReplica<S> {
     /// The first record below `upper` at or after `timestamp`. *Blocks.*
     ///
     /// # Errors
-    /// As [`Log::offset_for_timestamp`].
+    /// As [`Log::offset_for_timestamp`](highwater_log::Log::offset_for_timestamp).
     pub fn offset_for_timestamp(
         &self,
         timestamp: WallTime,

@@ -26,7 +26,7 @@ impl<S: Storage> LeaderReplica<S> {
     /// before. *Blocks.*
     ///
     /// # Errors
-    /// As [`Log::append_as_leader`]. An error of the disk ends the leadership (design.md 2).
+    /// As [`Log::append_as_leader`](highwater_log::Log::append_as_leader). An error of the disk ends the leadership (design.md 2).
     pub fn append(
         &self,
         inputs: &[Bytes],
