@@ -44,7 +44,6 @@ fn leader_flush_fails(cluster: &mut Cluster) {
     let Role::Leader(leader) = &cluster.machines[0].role else { panic!("it leads") };
     leader.flush(now).unwrap_err();
     assert!(leader.is_over());
-    assert_eq!(leader.log_end(), offset(4), "what could not be flushed is cut");
 }
 
 #[test]
@@ -52,6 +51,7 @@ fn a_leader_with_others_in_sync_gives_up_its_vote() {
     let mut cluster = cluster(2);
     let before = cluster.leader(0).incarnation();
     leader_flush_fails(&mut cluster);
+    assert_eq!(cluster.leader(0).log_end(), offset(4), "what could not be flushed is cut");
     assert_ne!(cluster.leader(0).incarnation(), before, "at once: the process may be killed now");
     let after = cluster.leader(0).incarnation();
     cluster.leader(0).abandon().unwrap();
@@ -109,10 +109,36 @@ fn a_renewal_that_cannot_be_written_is_owed_until_it_is() {
     }
     leader_flush_fails(&mut cluster);
     assert_eq!(cluster.leader(0).incarnation(), before);
+    assert_eq!(
+        cluster.leader(0).log_end(),
+        offset(8),
+        "nothing is cut before: the process may be killed now"
+    );
     cluster.leader(0).abandon().unwrap_err();
+    assert_eq!(cluster.leader(0).log_end(), offset(8));
     assert!(cluster.leader(0).log().incarnation() == before, "nobody can open it: the lock is held");
     cluster.leader(0).abandon().unwrap();
     assert_ne!(cluster.leader(0).incarnation(), before);
+    assert_eq!(cluster.leader(0).log_end(), offset(4));
+}
+
+#[test]
+fn a_follower_cuts_nothing_before_its_renewal_is_written() {
+    let mut cluster = cluster(2);
+    let before = cluster.follower(1).log().incarnation();
+    let slots = cluster.log(1).unwrap().directory().join("checkpoint");
+    cluster.machines[1].disk.fail_next(StorageOperation::Write, &slots, 5);
+    next_flush_fails(&cluster, 1);
+    cluster.flush(1);
+    let log = cluster.follower(1).log();
+    assert_eq!((log.incarnation(), log.log_end()), (before, offset(8)));
+    drop(log);
+    cluster.pass(300);
+    cluster.tick(1);
+    cluster.settle(1);
+    assert_ne!(cluster.follower(1).incarnation(), before, "its recovery writes it first");
+    cluster.replicate();
+    cluster.assert_identical();
 }
 
 #[test]

@@ -5,7 +5,9 @@
 //!   and takes the notes then, flushes every byte of the view; and what it takes was written before it flushes.
 //! - A flush that a truncation overtook acknowledges nothing: it publishes only into the generation that it began in.
 //! - A failed flush is final (design.md 2): the kernel may have dropped what it could not write and call the next flush a
-//!   success. So the log fails, and what was not flushed is cut: nothing that may be gone is ever believed again.
+//!   success. So the log fails, and whoever holds the replica cuts what was not flushed: nothing that may be gone is ever
+//!   believed again. Apart from the flush, because first it has to be durable what that loses (design.md 6.3): a process
+//!   that dies in between must not leave a replica that lacks acknowledged records and may be elected.
 
 use std::sync::Arc;
 
@@ -54,20 +56,8 @@ impl<S: Storage> Log<S> {
     /// that is less than this call flushed, and `generation` tells.
     ///
     /// # Errors
-    /// What the disk says. Then the log takes no more changes, and ends at the last good flush.
+    /// What the disk says. Then the log takes no more changes: write down what is lost, and call [`Self::cut_unflushed`].
     pub fn flush(&self) -> Result<LogPositions, LogError> {
-        match self.flush_uncut() {
-            Err(LogError::Storage(error)) => {
-                let _writer = self.writer.lock();
-                self.cut_unflushed();
-                Err(error.into())
-            }
-            outcome => outcome,
-        }
-    }
-
-    /// Flushes; a failure makes the log unusable, and the caller, who can take the writer, cuts.
-    pub(super) fn flush_uncut(&self) -> Result<LogPositions, LogError> {
         let _flushing = self.flushing.lock();
         self.usable()?;
         Ok(self.sync_all_unflushed()?.positions())
@@ -133,9 +123,12 @@ impl<S: Storage> Log<S> {
         unflushed.closed.retain(|s| !is_removed(s.base()));
     }
 
-    /// After a failed flush, by whoever holds the writer: cuts what was not flushed, as far as the disk lets us.
-    pub(super) fn cut_unflushed(&self) {
-        assert!(self.usable().is_err(), "only a failed log is cut without a truncation");
+    /// After a failed flush: cuts what was not flushed, as far as the disk lets us. Changes nothing where no flush failed.
+    pub fn cut_unflushed(&self) {
+        let _writer = self.writer.lock();
+        if !matches!(self.usable(), Err(Unusable::FlushFailed(_))) {
+            return;
+        }
         let view = self.view.load_full();
         if view.flushed >= view.log_end {
             return;

@@ -92,8 +92,10 @@ fn a_failed_flush_is_final_and_cuts_what_was_not_flushed() {
     disk.disk.fail_next(StorageOperation::Sync, &active, libc::EIO);
     assert!(matches!(log.flush(), Err(LogError::Storage(_))));
     assert!(matches!(log.usable(), Err(Unusable::FlushFailed(_))));
-    assert_eq!((log.log_end(), log.flushed()), (o(20), o(20)), "nothing that may be gone is believed");
+    assert_eq!((log.log_end(), log.flushed()), (o(80), o(20)), "what it loses is written down first");
     assert!(matches!(log.flush(), Err(LogError::Unusable(_))), "later flushes are no success");
+    log.cut_unflushed();
+    assert_eq!((log.log_end(), log.flushed()), (o(20), o(20)), "nothing that may be gone is believed");
     assert!(matches!(log.append_as_leader(&[batch(1)], e(0), NOW), Err(AppendError::Unusable(_))));
     assert!(log.truncate_to(o(0), o(0), CutOrder::Leader).is_err());
     let bytes = read_all(&log, o(0));
@@ -102,6 +104,15 @@ fn a_failed_flush_is_final_and_cuts_what_was_not_flushed() {
     assert_eq!((log.log_end(), report.damage, read_all(&log, o(0))), (o(20), vec![], bytes));
     lead(&log, 0, 1, 1);
     assert_eq!(log.flush().unwrap().flushed, o(21));
+}
+
+#[test]
+fn a_log_whose_flushes_succeed_is_not_cut() {
+    let disk = SimTestDisk::new();
+    let (log, _) = open(&disk, LogConfig::default());
+    lead(&log, 0, 3, 2);
+    log.cut_unflushed();
+    assert_eq!((log.log_end(), log.flushed()), (o(6), o(0)));
 }
 
 #[test]

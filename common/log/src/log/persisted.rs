@@ -180,7 +180,7 @@ impl<S: Storage> Log<S> {
     fn close_flushed(&self, high_watermark: HighWatermark) -> Result<(), LogError> {
         let _writer = self.writer.lock();
         self.usable()?;
-        self.flush_uncut()?;
+        self.flush()?;
         let view = self.view.load_full();
         assert_eq!(view.flushed, view.log_end, "nothing is appended while the writer is held");
         view.active.segment.write_indexes(true)?;

@@ -207,11 +207,10 @@ impl<S: Storage> Log<S> {
     }
 
     /// The log ends at the last whole run: torn bytes after it go if the disk lets us (a full one does). What stays is cut when
-    /// the log is opened again.
+    /// the log is opened again. After a failed flush more is in doubt, which the caller cuts (`cut_unflushed`).
     fn append_failed(&self, error: &StorageError) {
         self.fail(Unusable::AppendFailed, error);
         if matches!(self.usable(), Err(Unusable::FlushFailed(_))) {
-            self.cut_unflushed();
             return;
         }
         let view = self.view.load();

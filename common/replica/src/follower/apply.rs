@@ -198,6 +198,10 @@ impl<S: Storage> FollowerReplica<S> {
         if !matches!(self.state(now.monotonic), PartitionFetchState::Failed { .. }) {
             return FollowerStep::default();
         }
+        // Before the log is given up: opened again, it would be believed.
+        if let Err(error) = self.give_up_unflushed(&self.log()) {
+            return self.storage_failed(&error, now);
+        }
         let spare = self.spare_lock.lock().take();
         let Some(lock) = self.log().abandon().or(spare) else {
             return self.failed("the partition's lock is gone: the replica was closed".to_owned(), now);
@@ -234,12 +238,22 @@ impl<S: Storage> FollowerReplica<S> {
         if must_renew { log.renew_incarnation((self.place.fresh_incarnation)()) } else { Ok(()) }
     }
 
+    /// Cuts what could not be flushed, once the renewal that it asks for is durable.
+    fn give_up_unflushed(&self, log: &Log<S>) -> Result<(), LogError> {
+        match self.settle_loss(log) {
+            // A log that is closed already could not be opened again: the recovery settles it.
+            Err(LogError::Unusable(Unusable::Closed)) => Ok(()),
+            Err(error) => Err(error),
+            Ok(()) => {
+                log.cut_unflushed();
+                Ok(())
+            }
+        }
+    }
+
     /// The same as soon as the log has failed; what cannot be written now is tried again by its recovery.
-    pub(super) fn settle_loss_or_warn(&self, log: &Log<S>) {
-        // A log that is closed already could not be opened again: the recovery settles it.
-        if let Err(error) = self.settle_loss(log)
-            && !matches!(error, LogError::Unusable(Unusable::Closed))
-        {
+    pub(super) fn give_up_unflushed_or_warn(&self, log: &Log<S>) {
+        if let Err(error) = self.give_up_unflushed(log) {
             tracing::error!(partition = %log.partition(), %error, "could not renew the incarnation of a replica that lost records; trying on");
         }
     }
@@ -283,7 +297,7 @@ impl<S: Storage> FollowerReplica<S> {
             partition.on_storage_failed(message, now.monotonic, randomness);
             FollowerStep::drained(partition)
         };
-        self.settle_loss_or_warn(&self.log());
+        self.give_up_unflushed_or_warn(&self.log());
         step
     }
 }

@@ -317,7 +317,7 @@ impl<S: Storage> FollowerReplica<S> {
                 partition.on_storage_failed(error.to_string(), now, randomness);
                 let step = FollowerStep::drained(partition);
                 drop(core);
-                self.settle_loss_or_warn(&log);
+                self.give_up_unflushed_or_warn(&log);
                 return step;
             }
         }
@@ -352,7 +352,7 @@ impl<S: Storage> FollowerReplica<S> {
         let log = self.log();
         // Apart from closing, so that what a failing flush loses is settled while the lock is held.
         if log.flush().is_err() {
-            self.settle_loss_or_warn(&log);
+            self.give_up_unflushed_or_warn(&log);
         }
         // Only spares the next opening to read the log.
         if let Err(error) = self.producers.lock().maybe_snapshot(&log, true) {

@@ -169,7 +169,7 @@ impl<S: Storage> LeaderReplica<S> {
         self.resign();
         // Apart from closing, so that what a failing flush loses is settled while the lock is held.
         if self.log.flush().is_err() {
-            self.settle_loss()?;
+            self.give_up_unflushed()?;
         }
         // Only spares the next opening to read the log.
         if let Err(error) = self.producers.lock().maybe_snapshot(&self.log, true) {
@@ -184,7 +184,7 @@ impl<S: Storage> LeaderReplica<S> {
     /// What is lost could not be written down: the lock is held on, because nobody may open the log as if it had everything.
     pub fn abandon(&self) -> Result<(), LogError> {
         self.resign();
-        self.settle_loss()?;
+        self.give_up_unflushed()?;
         drop(self.log.abandon());
         Ok(())
     }
@@ -207,9 +207,16 @@ impl<S: Storage> LeaderReplica<S> {
     /// The leadership is over. What cannot be written down now is tried again by [`Self::abandon`].
     fn on_log_failed(&self) {
         self.resign();
-        if let Err(error) = self.settle_loss() {
+        if let Err(error) = self.give_up_unflushed() {
             tracing::error!(partition = %self.log.partition(), %error, "could not write down that acknowledged records are lost; trying on");
         }
+    }
+
+    /// Cuts what could not be flushed, once it is durable what that loses.
+    fn give_up_unflushed(&self) -> Result<(), LogError> {
+        self.settle_loss()?;
+        self.log.cut_unflushed();
+        Ok(())
     }
 
     /// Whether committed records may be gone with what could not be flushed (design.md 6.3): then this replica's vote goes, or,
