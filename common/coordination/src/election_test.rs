@@ -4,18 +4,7 @@ use highwater_types::{AdoptedHistory, PartitionEpoch, PartitionIndex, TopicId, T
 
 use super::*;
 use crate::check_change;
-
-fn node(raw: i32) -> NodeId {
-    NodeId::new(raw).unwrap()
-}
-
-fn incarnation(raw: u64) -> Incarnation {
-    Incarnation::new(raw).unwrap()
-}
-
-fn epoch(raw: i32) -> LeaderEpoch {
-    LeaderEpoch::new(raw).unwrap()
-}
+use crate::test_values::{epoch, incarnation, node};
 
 fn new_partition(replicas: &[i32]) -> PartitionRecord {
     let id = TopicIdPartition::new(TopicId::random(), PartitionIndex::new(0).unwrap());

@@ -18,6 +18,8 @@ mod error;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod file;
+#[cfg(any(test, feature = "test-util"))]
+pub mod interposed;
 mod liveness;
 mod membership;
 mod node_record;
@@ -25,6 +27,8 @@ mod open;
 pub mod reassign;
 mod rules;
 mod takeover;
+#[cfg(test)]
+mod test_values;
 mod view;
 
 pub use contract::{CasOutcome, Coordination, Liveness};

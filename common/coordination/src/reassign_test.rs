@@ -4,10 +4,7 @@ use highwater_types::{Incarnation, IsrMember, LeaderEpoch, PartitionIndex, Topic
 
 use super::*;
 use crate::check_change;
-
-fn node(raw: i32) -> NodeId {
-    NodeId::new(raw).unwrap()
-}
+use crate::test_values::node;
 
 fn nodes(raw: &[i32]) -> Vec<NodeId> {
     raw.iter().copied().map(node).collect()

@@ -1,23 +1,12 @@
 //! Who may take a leadership over, who goes first, and what an unclean election leaves on record (design.md 6.3, 6.6, 6.11–6.13).
 
-use highwater_types::{Incarnation, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicIdPartition};
+use highwater_types::{Offset, PartitionIndex, TopicId, TopicIdPartition};
 
 use super::*;
+use crate::test_values::{epoch, incarnation, node};
 use crate::{check_change, first_leadership};
 
 const STAGGER: Duration = Duration::from_millis(100);
-
-fn node(raw: i32) -> NodeId {
-    NodeId::new(raw).unwrap()
-}
-
-fn incarnation(raw: u64) -> Incarnation {
-    Incarnation::new(raw).unwrap()
-}
-
-fn epoch(raw: i32) -> LeaderEpoch {
-    LeaderEpoch::new(raw).unwrap()
-}
 
 fn member(raw: i32) -> IsrMember {
     IsrMember { node: node(raw), incarnation: incarnation(100 + u64::from(raw.unsigned_abs())) }

@@ -3,27 +3,25 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use highwater_coordination::{
-    ClusterView, Coordination, FileCoordination, FileOptions, Liveness, Membership,
-};
+use highwater_coordination::interposed::{Interposed, Interposer};
+use highwater_coordination::{Coordination, FileCoordination, FileOptions, Membership};
 use highwater_node::Clocks;
 use highwater_protocol::fetch::{FetchPartition, Requester, TopicRef};
 use highwater_serving::{DataDir, FetchPurgatory, HostedReplica as _, Registry};
 use highwater_types::{
-    ClusterId, Incarnation, IsrMember, LeaderEpoch, NodeId, NodeRecord, Offset, PartitionEpoch,
-    PartitionIndex, Program, TopicId, TopicProperties,
+    Incarnation, IsrMember, LeaderEpoch, NodeId, Offset, PartitionEpoch, PartitionIndex, Program, TopicId,
+    TopicProperties,
 };
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::partition::PartitionContext;
 
-/// A store whose answers to the next changes of partitions are lost: before they were made, or after.
-#[derive(Debug)]
-struct LossyStore {
-    store: FileCoordination,
+/// Loses the answers to the next changes of partitions: before they were made, or after.
+#[derive(Debug, Default)]
+struct Losses {
     lose_before: AtomicUsize,
     lose_after: AtomicUsize,
     swaps: AtomicUsize,
@@ -34,29 +32,10 @@ fn take_one(count: &AtomicUsize) -> bool {
 }
 
 #[async_trait]
-impl Coordination for LossyStore {
-    fn view(&self) -> watch::Receiver<Arc<ClusterView>> {
-        self.store.view()
-    }
-
-    async fn ensure_cluster_id(&self, proposed: ClusterId) -> Result<ClusterId, CoordinationError> {
-        self.store.ensure_cluster_id(proposed).await
-    }
-
-    async fn create_topic(
-        &self,
-        topic: TopicRecord,
-        partitions: Vec<PartitionRecord>,
-    ) -> Result<CasOutcome<TopicRecord>, CoordinationError> {
-        self.store.create_topic(topic, partitions).await
-    }
-
-    async fn delete_topic(&self, id: TopicId) -> Result<TopicRecord, CoordinationError> {
-        self.store.delete_topic(id).await
-    }
-
+impl Interposer for Losses {
     async fn swap_partition(
         &self,
+        store: &dyn Coordination,
         new: PartitionRecord,
         expected: PartitionEpoch,
     ) -> Result<CasOutcome<PartitionRecord>, CoordinationError> {
@@ -64,33 +43,17 @@ impl Coordination for LossyStore {
         if take_one(&self.lose_before) {
             return Err(CoordinationError::Unknown("lost before".to_owned()));
         }
-        let outcome = self.store.swap_partition(new, expected).await;
+        let outcome = store.swap_partition(new, expected).await;
         if take_one(&self.lose_after) {
             return Err(CoordinationError::Unknown("lost after".to_owned()));
         }
         outcome
     }
-
-    async fn swap_node(
-        &self,
-        new: NodeRecord,
-        expected: u64,
-    ) -> Result<CasOutcome<NodeRecord>, CoordinationError> {
-        self.store.swap_node(new, expected).await
-    }
-
-    async fn renew_liveness(&self, node: NodeId, program: Program) -> Result<Liveness, CoordinationError> {
-        self.store.renew_liveness(node, program).await
-    }
-
-    async fn refresh(&self) -> Result<Arc<ClusterView>, CoordinationError> {
-        self.store.refresh().await
-    }
 }
 
 struct Bench {
     _dir: tempfile::TempDir,
-    store: Arc<LossyStore>,
+    store: Arc<Interposed<FileCoordination, Losses>>,
     shared: Arc<Shared>,
     topic: Arc<TopicRecord>,
 }
@@ -102,8 +65,7 @@ fn node(id: i32) -> NodeId {
 async fn bench() -> Bench {
     let dir = tempfile::tempdir().unwrap();
     let store = FileCoordination::open(&dir.path().join("store"), FileOptions::default()).await.unwrap();
-    let zero = || AtomicUsize::new(0);
-    let store = Arc::new(LossyStore { store, lose_before: zero(), lose_after: zero(), swaps: zero() });
+    let store = Arc::new(Interposed { store, between: Losses::default() });
     let coordination: Arc<dyn Coordination> = Arc::clone(&store) as _;
     let directory = DataDir::take(&dir.path().join("data"), node(1), Program::LeaderSvc).await.unwrap();
     let volume = directory.join(&*coordination).await.unwrap();
@@ -165,7 +127,7 @@ impl Bench {
 #[tokio::test]
 async fn a_leadership_whose_answer_was_lost_is_recognised_and_not_taken_twice() {
     let bench = bench().await;
-    bench.store.lose_after.store(1, Ordering::Release);
+    bench.store.between.lose_after.store(1, Ordering::Release);
     let Stood::Leads(partition) = bench.stand().await else { panic!("it leads") };
     assert_eq!(partition.replica().epoch(), LeaderEpoch::FIRST);
     assert_eq!(bench.record().leader_epoch, Some(LeaderEpoch::FIRST), "one leadership, not two");
@@ -174,10 +136,10 @@ async fn a_leadership_whose_answer_was_lost_is_recognised_and_not_taken_twice() 
 #[tokio::test]
 async fn a_write_that_was_lost_on_its_way_is_made_again() {
     let bench = bench().await;
-    bench.store.lose_before.store(2, Ordering::Release);
+    bench.store.between.lose_before.store(2, Ordering::Release);
     let Stood::Leads(partition) = bench.stand().await else { panic!("it leads") };
     assert_eq!(partition.replica().epoch(), LeaderEpoch::FIRST);
-    assert_eq!(bench.store.swaps.load(Ordering::Acquire), 3);
+    assert_eq!(bench.store.between.swaps.load(Ordering::Acquire), 3);
 }
 
 #[tokio::test]
@@ -192,7 +154,7 @@ async fn who_loses_the_leadership_gives_the_log_back() {
         ..PartitionRecord::clone(&seen)
     };
     bench.store.store.swap_partition(others, seen.partition_epoch).await.unwrap();
-    bench.store.lose_before.store(1, Ordering::Release);
+    bench.store.between.lose_before.store(1, Ordering::Release);
     let stood = stand(Arc::clone(&bench.shared), Arc::clone(&bench.topic), seen).await;
     assert!(matches!(stood, Stood::Lost), "{stood:?}");
     assert!(!bench.is_locked(), "the node's other program can follow now");
@@ -234,7 +196,7 @@ async fn a_log_that_somebody_holds_is_not_stood_with() {
     let stood = bench.stand().await;
     assert!(matches!(&stood, Stood::Failed(why) if why.code == ErrorCode::ReplicaNotAvailable), "{stood:?}");
     assert!(began.elapsed() >= LOCK_PATIENCE, "it waits a moment for the other program");
-    assert_eq!(bench.store.swaps.load(Ordering::Acquire), 0, "lock first");
+    assert_eq!(bench.store.between.swaps.load(Ordering::Acquire), 0, "lock first");
     drop(held);
     assert!(matches!(bench.stand().await, Stood::Leads(_)));
 }
@@ -244,8 +206,8 @@ async fn a_joining_follower_counts_at_once_and_is_proposed_until_the_outcome_is_
     for (before, after) in [(1, 0), (0, 1)] {
         let bench = bench().await;
         let Stood::Leads(partition) = bench.stand().await else { panic!("it leads") };
-        bench.store.lose_before.store(before, Ordering::Release);
-        bench.store.lose_after.store(after, Ordering::Release);
+        bench.store.between.lose_before.store(before, Ordering::Release);
+        bench.store.between.lose_after.store(after, Ordering::Release);
         let fetch = FetchPartition {
             topic: TopicRef::Id(bench.topic.id),
             partition: PartitionIndex::new(0).unwrap(),
@@ -269,6 +231,6 @@ async fn a_joining_follower_counts_at_once_and_is_proposed_until_the_outcome_is_
         assert_eq!(bench.record().isr.len(), 2);
         let epoch = bench.record().partition_epoch;
         assert_eq!(epoch, PartitionEpoch::new(2), "one leadership, one change of the set");
-        assert_eq!(bench.store.swaps.load(Ordering::Acquire), 3, "the lost one was proposed again");
+        assert_eq!(bench.store.between.swaps.load(Ordering::Acquire), 3, "the lost one was proposed again");
     }
 }

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use async_trait::async_trait;
-use highwater_coordination::{CasOutcome, ClusterView, FileCoordination, FileOptions, Liveness};
+use highwater_coordination::interposed::{Interposed, Interposer};
+use highwater_coordination::{CasOutcome, FileCoordination, FileOptions};
 use highwater_log::checkpoint::{CheckpointState, write_partition_metadata};
-use highwater_types::{NodeRecord, PartitionEpoch, PartitionRecord};
-use tokio::sync::watch;
+use highwater_types::NodeRecord;
 
 use super::*;
 
@@ -66,47 +66,19 @@ async fn a_directory_has_one_process_of_each_program() {
     assert_eq!(error.to_string(), "another leader-svc runs on this data directory");
 }
 
-/// A store that looks, with every change of a node's record, whether another start could begin now.
+/// Looks, with every change of a node's record, whether another start could begin now.
 #[derive(Debug)]
 struct Onlooker {
-    store: FileCoordination,
     data: PathBuf,
     changes: AtomicU32,
     saw_it_free: AtomicBool,
 }
 
 #[async_trait]
-impl Coordination for Onlooker {
-    fn view(&self) -> watch::Receiver<Arc<ClusterView>> {
-        self.store.view()
-    }
-
-    async fn ensure_cluster_id(&self, proposed: ClusterId) -> Result<ClusterId, CoordinationError> {
-        self.store.ensure_cluster_id(proposed).await
-    }
-
-    async fn create_topic(
-        &self,
-        topic: TopicRecord,
-        partitions: Vec<PartitionRecord>,
-    ) -> Result<CasOutcome<TopicRecord>, CoordinationError> {
-        self.store.create_topic(topic, partitions).await
-    }
-
-    async fn delete_topic(&self, id: TopicId) -> Result<TopicRecord, CoordinationError> {
-        self.store.delete_topic(id).await
-    }
-
-    async fn swap_partition(
-        &self,
-        new: PartitionRecord,
-        expected: PartitionEpoch,
-    ) -> Result<CasOutcome<PartitionRecord>, CoordinationError> {
-        self.store.swap_partition(new, expected).await
-    }
-
+impl Interposer for Onlooker {
     async fn swap_node(
         &self,
+        store: &dyn Coordination,
         new: NodeRecord,
         expected: u64,
     ) -> Result<CasOutcome<NodeRecord>, CoordinationError> {
@@ -114,15 +86,7 @@ impl Coordination for Onlooker {
         let other = DiskIdFile::try_lock(&OsStorage, &self.data, &locks).unwrap();
         self.saw_it_free.fetch_or(other.is_some(), Ordering::Relaxed);
         self.changes.fetch_add(1, Ordering::Relaxed);
-        self.store.swap_node(new, expected).await
-    }
-
-    async fn renew_liveness(&self, node: NodeId, program: Program) -> Result<Liveness, CoordinationError> {
-        self.store.renew_liveness(node, program).await
-    }
-
-    async fn refresh(&self) -> Result<Arc<ClusterView>, CoordinationError> {
-        self.store.refresh().await
+        store.swap_node(new, expected).await
     }
 }
 
@@ -131,10 +95,14 @@ async fn no_other_start_of_the_node_begins_before_the_rotation_has_ended() {
     let dir = tempfile::tempdir().unwrap();
     let (data, store) = (dir.path().join("data"), store(dir.path()).await);
     let (changes, saw_it_free) = (AtomicU32::new(0), AtomicBool::new(false));
-    let onlooker = Onlooker { store, data: data.clone(), changes, saw_it_free };
-    claim(&data, node(1), Program::LeaderSvc, &onlooker).await.unwrap();
-    assert_eq!(onlooker.changes.load(Ordering::Relaxed), 2, "next, then current");
-    assert!(!onlooker.saw_it_free.load(Ordering::Relaxed), "both starts would rotate, and one would fail");
+    let between = Onlooker { data: data.clone(), changes, saw_it_free };
+    let store = Interposed { store, between };
+    claim(&data, node(1), Program::LeaderSvc, &store).await.unwrap();
+    assert_eq!(store.between.changes.load(Ordering::Relaxed), 2, "next, then current");
+    assert!(
+        !store.between.saw_it_free.load(Ordering::Relaxed),
+        "both starts would rotate, and one would fail"
+    );
 }
 
 #[tokio::test]
