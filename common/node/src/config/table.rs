@@ -34,6 +34,14 @@ pub struct Key {
 }
 
 impl Key {
+    /// Whether it is a number, a size or a time by its name, and says no range.
+    #[must_use]
+    pub fn lacks_range(&self) -> bool {
+        let is_number =
+            [".ms", ".bytes"].iter().any(|end| self.name.ends_with(end)) || self.name.contains("num.");
+        is_number && (self.range)().is_none()
+    }
+
     /// `replica.fetch.wait.max.ms` → `replica-fetch-wait-max-ms`.
     #[must_use]
     pub fn flag(&self) -> String {
