@@ -29,6 +29,8 @@ pub struct Usage {
     pub cpu: Duration,
     /// Memory that is resident now.
     pub resident_bytes: u64,
+    /// How often its threads waited for something: each time something woke them. Threads that ended are not in it.
+    pub waits: u64,
 }
 
 /// How to start a process: what a shell line would say.
@@ -156,7 +158,19 @@ impl Process {
         Usage {
             cpu: TICK * u32::try_from(ticks.sum::<u64>()).expect("a short life"),
             resident_bytes: kib * 1024,
+            waits: self.waits(),
         }
+    }
+
+    fn waits(&self) -> u64 {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.id())).expect("it runs");
+        let of_thread = |thread: std::io::Result<std::fs::DirEntry>| -> Option<u64> {
+            // A thread may end meanwhile.
+            let status = std::fs::read_to_string(thread.ok()?.path().join("status")).ok()?;
+            let waits = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+            waits.trim().parse().ok()
+        };
+        threads.filter_map(of_thread).sum()
     }
 
     /// Everything in the output file, earlier lives of the same program included.

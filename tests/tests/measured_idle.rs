@@ -6,19 +6,27 @@
     reason = "figures for people; a panic fails the test"
 )]
 
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use highwater_types::Program;
 use system_tests::calls::{Calls, batch};
 use system_tests::cluster::{Cluster, Plan};
+use system_tests::tier::{Tier, tier};
 use system_tests::wait;
 
 const PARTITIONS: i32 = 100;
 const WINDOW: Duration = Duration::from_secs(10);
-/// The largest share of a core that an idle program takes, measured in a build without optimisation.
+/// The largest share of a core that an idle program takes in the tier `long`, by hand on a quiet machine (KAFKA-9731).
 const SHARE_MAX: f64 = 0.02;
-/// Two a second for the window, ± 10 %: polls of 500 ms.
-const FETCHES: std::ops::RangeInclusive<u64> = 18..=22;
+/// The same elsewhere, ten times the usual 1.4 %: a share of a core says as much of the machine as of the program. The very
+/// same program, without optimisation, was seen to take 1.9 % and, hours later and nothing else running, 10 %.
+const SHARE_MAX_ANYWHERE: f64 = 0.15;
+/// How often its threads may wait in a second, on any machine: who works while idle wakes up. Usual are 20 to 32.
+const WAITS_MAX: f64 = 100.0;
+/// Two a second for the window, ± 10 %: polls of 500 ms. A machine that is slow to wake up makes fewer, never more.
+const FETCHES: RangeInclusive<u64> = 18..=22;
+const FETCHES_ANYWHERE: RangeInclusive<u64> = 10..=22;
 
 /// How many fetches the agent has sent; it has one loop.
 async fn fetches(agent: &Calls) -> u64 {
@@ -29,16 +37,22 @@ async fn fetches(agent: &Calls) -> u64 {
 
 /// Measures an idle window. Nobody asks the programs anything meanwhile.
 async fn idle_window(cluster: &Cluster, agent: &Calls, what: &str) {
-    let used = || [cluster.leader(1), cluster.agent(2)].map(|server| server.process().usage().cpu);
+    let used = || [cluster.leader(1), cluster.agent(2)].map(|server| server.process().usage());
     let (began, sent, before) = (Instant::now(), fetches(agent).await, used());
     wait::always("the window lasts", WINDOW, async || true).await;
     let (after, sent, window) = (used(), fetches(agent).await - sent, began.elapsed());
-    let shares = [0, 1].map(|n| (after[n] - before[n]).as_secs_f64() / window.as_secs_f64());
-    println!("{what}: {sent} fetches in {window:?}; shares of a core: {shares:.4?}");
+    let shares = [0, 1].map(|n| (after[n].cpu - before[n].cpu).as_secs_f64() / window.as_secs_f64());
+    let waits = [0, 1].map(|n| after[n].waits.saturating_sub(before[n].waits) as f64 / window.as_secs_f64());
+    println!(
+        "{what}: {sent} fetches in {window:?}; shares of a core: {shares:.4?}, waits a second: {waits:.0?}"
+    );
     assert!(window < WINDOW + Duration::from_millis(500), "the machine was too busy to measure: {window:?}");
-    assert!(FETCHES.contains(&sent), "{what}: {sent} fetches in {window:?}");
-    for (server, share) in [cluster.leader(1), cluster.agent(2)].into_iter().zip(shares) {
-        assert!(share < SHARE_MAX, "{what}: {server} used {share} of a core");
+    let (share_max, expected) =
+        if tier() == Tier::Long { (SHARE_MAX, FETCHES) } else { (SHARE_MAX_ANYWHERE, FETCHES_ANYWHERE) };
+    assert!(expected.contains(&sent), "{what}: {sent} fetches in {window:?}");
+    for (server, n) in [(cluster.leader(1), 0), (cluster.agent(2), 1)] {
+        assert!(waits[n] < WAITS_MAX, "{what}: {server} woke up {} times a second", waits[n]);
+        assert!(shares[n] < share_max, "{what}: {server} used {} of a core", shares[n]);
     }
 }
 

@@ -13,6 +13,7 @@ use highwater_telemetry::{
 use highwater_types::NodeId;
 use system_tests::fake_collector::{FakeCollector, Mood};
 use system_tests::wait;
+use tokio::time::timeout;
 
 /// A program's end may take this long in all.
 const END_BOUND: Duration = Duration::from_secs(5);
@@ -102,9 +103,12 @@ async fn a_port_that_never_answers_does_not_hold_the_end() {
 #[tokio::test]
 async fn what_was_recorded_while_the_collector_was_away_arrives_when_it_is_back() {
     let mut collector = FakeCollector::absent();
+    let gone = tokio::net::TcpListener::bind(collector.address()).await.unwrap();
     let (telemetry, exporter) = telemetry(&collector);
     record(&telemetry, 1);
-    tokio::time::sleep(Duration::from_millis(700)).await;
+    // It was tried, in vain.
+    drop(timeout(wait::SOON, gone.accept()).await.expect("the exporter comes").unwrap());
+    drop(gone);
     collector.appear().await;
     wait::until("the span arrives", wait::SOON, async || {
         (names(&collector).contains("span 1")).then_some(())
