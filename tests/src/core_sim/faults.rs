@@ -128,8 +128,7 @@ impl Cluster {
 
     fn failed_flush(&mut self, node: usize) {
         let partition = self.pick(self.scenario.partitions.len());
-        let is_durable = self.scenario.partitions[partition].durability == Durability::Fsync;
-        if !is_durable || !self.can_do_without(node, |_| true) {
+        if !self.can_do_without(node, |_| true) {
             return;
         }
         let log = match (&self.nodes[node].led[partition], &self.nodes[node].followed[partition]) {

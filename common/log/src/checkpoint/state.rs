@@ -22,7 +22,7 @@ const VERSION: u16 = 1;
 const HEADER_BYTES: usize = 20;
 const CRC_BYTES: usize = 4;
 /// The fields without lost ranges.
-const FIXED_FIELD_BYTES: usize = 16 + 8 + 8 + 8 + 4 + 8 + 4 + 8 + 1 + 16 + 2;
+const FIXED_FIELD_BYTES: usize = 16 + 8 + 8 + 8 + 4 + 8 + 4 + 8 + 1 + 16 + 2 + 8;
 const LOST_RANGE_BYTES: usize = 16;
 
 const _: () = assert!(
@@ -56,6 +56,9 @@ pub struct CheckpointState {
     pub boot_id: Option<Uuid>,
     /// Acknowledged records that are lost or damaged here; in order, not touching, at most [`LOST_RANGES_MAX`].
     pub lost_ranges: Vec<OffsetRange>,
+    /// Under `page-cache`, where the log ended when its last flush began: as long as the host runs, the log reaches at least
+    /// to here, unless that flush failed and the process died before it could write that down (design.md 6.3).
+    pub flush_target: Offset,
 }
 
 impl CheckpointState {
@@ -73,6 +76,7 @@ impl CheckpointState {
             clean: false,
             boot_id: None,
             lost_ranges: Vec::new(),
+            flush_target: Offset::ZERO,
         }
     }
 
@@ -136,6 +140,7 @@ impl CheckpointState {
             fields.extend(range.start.get().to_be_bytes());
             fields.extend(range.end.get().to_be_bytes());
         }
+        fields.extend(self.flush_target.get().to_be_bytes());
         encode_slot(sequence, &fields)
     }
 }
@@ -220,6 +225,8 @@ fn decode_fields(mut fields: Reader<'_>) -> Option<CheckpointState> {
     }
     let range = |_| Some(OffsetRange::new(fields.offset()?, fields.offset()?));
     let lost_ranges = (0..count).map(range).collect::<Option<Vec<_>>>()?;
+    // Added later than the others.
+    let flush_target = if fields.0.is_empty() { recovery_point } else { fields.offset()? };
     let state = CheckpointState {
         topic_id,
         incarnation,
@@ -231,6 +238,7 @@ fn decode_fields(mut fields: Reader<'_>) -> Option<CheckpointState> {
         clean: flags & FLAG_CLEAN != 0,
         boot_id: (!boot_id.is_nil()).then_some(boot_id),
         lost_ranges,
+        flush_target,
     };
     state.lost_ranges_are_in_order().then_some(state)
 }

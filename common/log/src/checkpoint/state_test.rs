@@ -24,15 +24,16 @@ pub(in crate::checkpoint) fn some_state() -> CheckpointState {
         clean: true,
         boot_id: Some(Uuid::from_u128(9)),
         lost_ranges: vec![range(20, 30), range(40, 41)],
+        flush_target: offset(110),
     }
 }
 
 fn states() -> impl Strategy<Value = CheckpointState> {
-    let offsets = prop::array::uniform3(0..=i64::MAX);
+    let offsets = prop::array::uniform4(0..=i64::MAX);
     let epochs = prop::array::uniform2(prop::option::of(0..=i32::MAX));
     let lost = prop::collection::vec((0..1_000_000_i64, 1..1000_i64), 0..100);
     (1..=u128::MAX, 1..=u64::MAX, offsets, epochs, any::<(Option<u64>, bool, u128)>(), lost).prop_map(
-        |(topic, incarnation, [recovery, hw, start], [hw_epoch, highest], (version, clean, boot), lost)| {
+        |(topic, incarnation, [recovery, hw, start, target], [hw_epoch, highest], (version, clean, boot), lost)| {
             let mut state = CheckpointState {
                 topic_id: TopicId::new(Uuid::from_u128(topic)).unwrap(),
                 incarnation: Incarnation::new(incarnation).unwrap(),
@@ -47,6 +48,7 @@ fn states() -> impl Strategy<Value = CheckpointState> {
                 clean,
                 boot_id: Some(Uuid::from_u128(boot)).filter(|id| !id.is_nil()),
                 lost_ranges: Vec::new(),
+                flush_target: offset(target),
             };
             for (start, count) in lost {
                 state.add_lost_range(range(start, start + count));
@@ -88,15 +90,15 @@ proptest! {
 #[test]
 fn a_slots_bytes_are_fixed() {
     let slot = some_state().encode(5);
-    assert_eq!(&slot[..20], b"HWCHKPT\n\x00\x01\x00\x73\0\0\0\0\0\0\0\x05");
-    assert_eq!(u32::from_be_bytes(slot[135..139].try_into().unwrap()), crc32c::crc32c(&slot[..135]));
-    assert!(slot[139..].iter().all(|b| *b == 0));
+    assert_eq!(&slot[..20], b"HWCHKPT\n\x00\x01\x00\x7b\0\0\0\0\0\0\0\x05");
+    assert_eq!(u32::from_be_bytes(slot[143..147].try_into().unwrap()), crc32c::crc32c(&slot[..143]));
+    assert!(slot[147..].iter().all(|b| *b == 0));
 }
 
 #[test]
 fn every_flipped_bit_is_noticed() {
     let slot = some_state().encode(5);
-    for bit in 0..139 * 8 {
+    for bit in 0..147 * 8 {
         let mut flipped = slot.clone();
         flipped[bit / 8] ^= 1 << (bit % 8);
         assert!(decode(&flipped).is_err(), "bit {bit}");
@@ -124,18 +126,26 @@ fn a_slot_torn_at_any_sector_is_noticed() {
 #[test]
 fn fields_of_a_later_program_are_ignored_and_a_later_version_is_refused() {
     let slot = some_state().encode(5);
-    let fields = [&slot[HEADER_BYTES..HEADER_BYTES + 115], b"more fields"].concat();
+    let fields = [&slot[HEADER_BYTES..HEADER_BYTES + 123], b"more fields"].concat();
     assert_eq!(decode(&encode_slot(5, &fields)), Ok((5, some_state())));
 
-    let mut later = slot[..135].to_vec();
+    let mut later = slot[..143].to_vec();
     later[9] = 2;
     later.extend(crc32c::crc32c(&later).to_be_bytes());
     assert_eq!(decode(&later), Err(BadSlot::Version(2)));
 }
 
 #[test]
+fn an_earlier_programs_state_expects_what_was_flushed() {
+    let slot = some_state().encode(5);
+    let earlier = encode_slot(5, &slot[HEADER_BYTES..HEADER_BYTES + 115]);
+    let expected = CheckpointState { flush_target: some_state().recovery_point, ..some_state() };
+    assert_eq!(decode(&earlier), Ok((5, expected)));
+}
+
+#[test]
 fn values_that_cannot_be_are_refused_even_with_a_right_checksum() {
-    let fields = some_state().encode(5)[HEADER_BYTES..HEADER_BYTES + 115].to_vec();
+    let fields = some_state().encode(5)[HEADER_BYTES..HEADER_BYTES + 123].to_vec();
     let impossible = |at: usize, bytes: &[u8]| {
         let mut fields = fields.clone();
         fields[at..at + bytes.len()].copy_from_slice(bytes);
@@ -152,6 +162,7 @@ fn values_that_cannot_be_are_refused_even_with_a_right_checksum() {
     impossible(81, &[0, 65]);
     impossible(81, &[0, 3]);
     impossible(83, &i64::to_be_bytes(31));
+    impossible(115, &i64::to_be_bytes(-1));
     assert_eq!(decode(&encode_slot(0, &fields)), Err(BadSlot::Damaged("impossible values")), "sequence 0");
     assert_eq!(decode(&encode_slot(5, &fields[..50])), Err(BadSlot::Damaged("impossible values")), "too few");
 }

@@ -77,7 +77,7 @@ impl<S: Storage> Log<S> {
         if unflushed.is_nothing() && before.flushed == before.log_end {
             return Ok(before);
         }
-        let mut synced = unflushed.sync(self);
+        let mut synced = self.note_flush(&before).and_then(|()| unflushed.sync(self));
         if synced.is_err() && is_planted(PlantedFault::FailedFlushRetried) {
             synced = unflushed.sync(self);
         }
@@ -136,6 +136,10 @@ impl<S: Storage> Log<S> {
         match self.cut_point(&view, view.flushed).map(|point| self.cut(&view, &point)) {
             Ok(Ok(after)) => {
                 debug_assert!(after.log_end <= view.flushed, "nothing unflushed is left");
+                if let Err(error) = self.forget_flush(after.log_end) {
+                    // Opening it counts as lost once more what was cut.
+                    tracing::warn!(partition = %self.partition, %error, "could not write down where the log ends");
+                }
                 tracing::error!(partition = %self.partition, from = %view.log_end, to = %after.log_end, "cut what could not be flushed");
             }
             Ok(Err(error)) => {

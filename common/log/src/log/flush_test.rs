@@ -3,11 +3,15 @@
 use nix::libc;
 
 use super::fixture_test::{
-    NOW, SimTestDisk, TestDisk, batch, batch_dated, e, hw, kill, lead, o, on_both_disks, open, options,
+    NOW, SimTestDisk, TestDisk, batch, batch_dated, e, hw, inc, kill, lead, o, on_both_disks, open, options,
     read_all, small_config, try_open,
 };
 use crate::storage::StorageOperation;
-use crate::{AppendError, CutOrder, LogConfig, LogError, OpenOptions, StorageFile as _, Unusable};
+use crate::storage::sim::SimStorage;
+use crate::{
+    AppendError, CutOrder, Log, LogConfig, LogError, OpenError, OpenOptions, Renewal, StorageFile as _,
+    Unusable,
+};
 use highwater_types::Durability;
 
 on_both_disks!(
@@ -113,6 +117,95 @@ fn a_log_whose_flushes_succeed_is_not_cut() {
     lead(&log, 0, 3, 2);
     log.cut_unflushed();
     assert_eq!((log.log_end(), log.flushed()), (o(6), o(0)));
+}
+
+fn page_cache_config() -> LogConfig {
+    LogConfig { durability: Durability::PageCache, ..LogConfig::default() }
+}
+
+/// A log of 0..820, many pages, of which 0..20 is flushed and on file, whose next flush fails.
+fn log_whose_flush_fails(disk: &SimTestDisk) -> Log<SimStorage> {
+    let (log, _) = open(disk, page_cache_config());
+    lead(&log, 0, 10, 2);
+    log.flush().unwrap();
+    log.write_checkpoint(hw(0, 0), log.positions().generation).unwrap();
+    lead(&log, 0, 400, 2);
+    disk.disk.fail_next(StorageOperation::Sync, log.view.load().active.segment.file().path(), libc::EIO);
+    log
+}
+
+#[test]
+fn a_process_that_dies_between_a_failed_flush_and_its_note_has_lost_its_vote() {
+    let damaged = (0..20).filter(|seed| {
+        let disk = SimTestDisk::seeded(*seed);
+        let log = log_whose_flush_fails(&disk);
+        let before = log.incarnation();
+        log.flush().unwrap_err();
+        kill(log);
+        let options = OpenOptions { new_incarnation: inc(300), ..options(page_cache_config()) };
+        let (log, report) = try_open(&disk, options.clone()).unwrap();
+        let is_damaged = !report.damage.is_empty();
+        let incarnation = if is_damaged { inc(300) } else { before };
+        assert_eq!(
+            (report.renewal, report.incarnation),
+            (is_damaged.then_some(Renewal::Damage), incarnation)
+        );
+        assert!(is_damaged || log.log_end() == o(820), "what is not damaged is all there");
+        kill(log);
+        let options = OpenOptions { new_incarnation: inc(301), ..options };
+        assert_eq!(try_open(&disk, options).unwrap().1.renewal, None, "once");
+        is_damaged
+    });
+    assert!((1..20).contains(&damaged.count()), "the kernel drops some of it, or nothing");
+}
+
+#[test]
+fn an_opening_whose_flush_fails_lets_no_later_one_believe_what_is_left() {
+    let damaged = (0..20).filter(|seed| {
+        let disk = SimTestDisk::seeded(*seed);
+        let (log, _) = open(&disk, page_cache_config());
+        lead(&log, 0, 410, 2);
+        let active = log.view.load().active.segment.file().path().to_owned();
+        kill(log);
+        disk.disk.fail_next(StorageOperation::Sync, &active, libc::EIO);
+        assert!(matches!(try_open(&disk, options(page_cache_config())), Err(OpenError::Storage(_))));
+        let (log, report) = open(&disk, page_cache_config());
+        let is_damaged = !report.damage.is_empty();
+        assert_eq!(report.renewal, is_damaged.then_some(Renewal::Damage));
+        assert!(is_damaged || log.log_end() == o(820), "what is not damaged is all there");
+        is_damaged
+    });
+    assert!((1..20).contains(&damaged.count()), "the kernel drops some of it, or nothing");
+}
+
+#[test]
+fn what_a_failed_flush_lost_and_what_a_truncation_cut_is_expected_no_more() {
+    let disk = SimTestDisk::new();
+    let log = log_whose_flush_fails(&disk);
+    log.flush().unwrap_err();
+    log.renew_incarnation(inc(300)).unwrap();
+    log.cut_unflushed();
+    kill(log);
+    let (log, report) = open(&disk, page_cache_config());
+    assert_eq!((log.log_end(), report.renewal, report.damage), (o(20), None, vec![]));
+    log.flush().unwrap();
+    log.truncate_to(o(10), o(0), CutOrder::Leader).unwrap();
+    kill(log);
+    let (log, report) = open(&disk, page_cache_config());
+    assert_eq!((log.log_end(), report.renewal, report.damage), (o(10), None, vec![]));
+}
+
+#[test]
+fn a_flush_that_a_truncation_overtook_expects_nothing() {
+    let disk = SimTestDisk::new();
+    let (log, _) = open(&disk, page_cache_config());
+    lead(&log, 0, 10, 2);
+    let before = log.view.load_full();
+    log.truncate_to(o(4), o(0), CutOrder::Leader).unwrap();
+    log.note_flush(&before).unwrap();
+    kill(log);
+    let (log, report) = open(&disk, page_cache_config());
+    assert_eq!((log.log_end(), report.damage), (o(4), vec![]));
 }
 
 #[test]

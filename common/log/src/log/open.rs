@@ -43,7 +43,7 @@ impl<S: Storage> Log<S> {
         check_topic(&storage, &dir, &options)?;
         let (mut file, loaded) = CheckpointFile::open(&storage, &dir)?;
         let mut opening = Opening::new(&storage, dir, &options, existed, loaded);
-        let view = opening.recover()?;
+        let view = opening.recover(&mut file)?;
         opening.settle(&view);
         if opening.stored.as_ref() != Some(&opening.state) {
             file.write_durable(&opening.state)?;

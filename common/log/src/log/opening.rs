@@ -10,14 +10,15 @@ use highwater_types::{Durability, LeaderEpochCache, Offset};
 
 use super::recover::{Ground, Scan};
 use super::{OnDamage, OpenOptions};
-use crate::checkpoint::{CheckpointState, LoadedCheckpoint, write_leader_epochs};
+use crate::checkpoint::{CheckpointFile, CheckpointState, LoadedCheckpoint, write_leader_epochs};
 use crate::epoch_runs;
+use crate::names::log_file;
 use crate::partition_files::{PartitionFiles, SegmentFiles};
 use crate::segment::{LookupError, Segment, remove_segment_files};
 use crate::segments::{DamagedBytes, SegmentRef, View};
 use crate::{
-    Damage, HighWatermark, Missing, OffsetRange, OpenError, OpenReport, Renewal, Repair, Storage,
-    StorageResult, Vouched,
+    Access, Damage, HighWatermark, Missing, OffsetRange, OpenError, OpenReport, Renewal, Repair, Storage,
+    StorageFile as _, StorageResult, Vouched,
 };
 
 /// A directory on the way to a log.
@@ -67,6 +68,7 @@ impl<'a, S: Storage> Opening<'a, S> {
             return;
         }
         self.lower_high_watermark(self.state.recovery_point, "another boot, not stopped cleanly");
+        self.state.flush_target = self.state.flush_target.min(self.state.recovery_point);
         if self.options.config.durability == Durability::PageCache {
             self.renew(Renewal::PageCacheLost);
         }
@@ -95,8 +97,9 @@ impl<'a, S: Storage> Opening<'a, S> {
     }
 
     /// Reads the directory into a view. Everything in it is flushed on return.
-    pub(super) fn recover(&mut self) -> Result<View<S>, OpenError> {
+    pub(super) fn recover(&mut self, file: &mut CheckpointFile<S>) -> Result<View<S>, OpenError> {
         let files = PartitionFiles::read(self.storage, &self.dir)?;
+        self.distrust_cached_pages(&files.segments)?;
         self.foreign = files.strangers();
         self.remove_orphans(&files)?;
         let mut found = files.segments;
@@ -130,12 +133,39 @@ impl<'a, S: Storage> Opening<'a, S> {
             repairs.append(&mut scan.repairs);
             scan.changed = true;
         }
+        self.note_flush(scan.end, file)?;
         scan.flush()?;
         self.state.clean &= !scan.changed;
         self.repairs.append(&mut repairs);
         let view = self.assemble(scan, lost_head, vouched)?;
         view.check();
         Ok(view)
+    }
+
+    /// A flush began that nothing says the end of: it may have failed, and then the kernel keeps pages for good that never
+    /// reached the disk, and drops them when it likes. What it holds for clean is read from the disk.
+    fn distrust_cached_pages(&self, segments: &[SegmentFiles]) -> StorageResult<()> {
+        if self.state.flush_target <= self.state.recovery_point {
+            return Ok(());
+        }
+        let ends = segments.iter().skip(1).map(|next| Some(next.base)).chain([None]);
+        for (segment, end) in segments.iter().zip(ends) {
+            if end.is_none_or(|end| end > self.state.recovery_point) {
+                let path = log_file(&self.dir, segment.base);
+                self.storage.open(&path, Access::ReadOnly)?.drop_clean_cache()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// As the flush of an open log: should this one fail, the next opening must not believe what is left (design.md 6.3).
+    fn note_flush(&mut self, end: Offset, file: &mut CheckpointFile<S>) -> StorageResult<()> {
+        let is_due = !self.state.clean && self.options.config.durability == Durability::PageCache;
+        let Some(stored) = self.stored.as_mut().filter(|stored| is_due && stored.flush_target < end) else {
+            return Ok(());
+        };
+        stored.flush_target = end;
+        file.write_lazy(stored)
     }
 
     fn remove_orphans(&mut self, files: &PartitionFiles) -> StorageResult<()> {
@@ -307,6 +337,7 @@ impl<'a, S: Storage> Opening<'a, S> {
         self.lower_high_watermark(view.log_end, "the log ends before it");
         self.state.high_watermark.offset = self.state.high_watermark.offset.max(view.log_start);
         self.state.recovery_point = view.log_end;
+        self.state.flush_target = view.log_end;
         if !self.state.clean {
             self.state.boot_id = Some(self.options.boot_id);
         }

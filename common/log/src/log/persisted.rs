@@ -4,6 +4,8 @@
 //! - Before the first append after an open, the clean mark is removed and the boot id stored, durably.
 //! - Before a truncation touches a byte, no position in the checkpoint is above its target, durably; and until it is done, no
 //!   periodic write raises one again (`ceiling`).
+//! - Under `page-cache`, before a flush begins it is on file how far the log reached (`note_flush`): when it fails, and the
+//!   process dies before what that loses is on file, whoever opens the log under the same boot finds it shorter.
 //! - Under `fsync` the high watermark written is at most the flushed end (design.md 2).
 
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use highwater_types::{Durability, Incarnation, LeaderEpoch, Offset, PartitionEpo
 
 use super::Log;
 use crate::checkpoint::{CheckpointFile, CheckpointState};
+use crate::segments::View;
 use crate::{HighWatermark, LogError, OffsetRange, Storage, StorageResult};
 
 #[derive(Debug)]
@@ -195,6 +198,32 @@ impl<S: Storage> Log<S> {
         })
     }
 
+    /// Before a flush of what `view` holds. Unsynced: it has to outlive the process, not the host.
+    pub(super) fn note_flush(&self, view: &View<S>) -> StorageResult<()> {
+        if self.config.load().durability == Durability::Fsync {
+            return Ok(());
+        }
+        self.persist(|persisted| {
+            let is_overtaken = self.view.load().generation != view.generation;
+            let target = persisted.ceiling.map_or(view.log_end, |ceiling| view.log_end.min(ceiling));
+            if is_overtaken || target <= persisted.state.flush_target {
+                return Ok(());
+            }
+            let mut state = persisted.state.clone();
+            state.flush_target = target;
+            persisted.write_lazy(state)
+        })
+    }
+
+    /// After what a failed flush loses is on file: the log ends at `end` now, and nobody expects more.
+    pub(super) fn forget_flush(&self, end: Offset) -> StorageResult<()> {
+        self.persist(|persisted| {
+            let mut state = persisted.state.clone();
+            state.flush_target = state.flush_target.min(end);
+            if state == persisted.state { Ok(()) } else { persisted.write_lazy(state) }
+        })
+    }
+
     /// What a checkpoint says of the positions now; `None` when the generation is another one.
     fn state_now(
         &self,
@@ -254,6 +283,7 @@ impl<S: Storage> Log<S> {
             persisted.write_durable(|state| {
                 state.recovery_point = state.recovery_point.min(end);
                 state.high_watermark.offset = state.high_watermark.offset.min(end);
+                state.flush_target = state.flush_target.min(end);
                 state.log_start = log_start;
                 state.incarnation = renew.unwrap_or(state.incarnation);
                 state.lost_ranges.retain_mut(|range| {

@@ -29,6 +29,7 @@ pub fn all<S: Storage>(storage: &S, dir: &Path) {
         ("trees", directories_are_created_and_removed_as_trees),
         ("errors", errors_name_the_operation_and_the_path),
         ("threads", threads_share_one_file),
+        ("cache", what_is_dropped_from_memory_is_read_from_the_disk),
         ("small", small_files_are_replaced_whole_and_read_within_a_limit),
     ];
     for (name, check) in suite {
@@ -55,6 +56,17 @@ fn names_are_created_once_listed_in_order_and_removed<S: Storage>(storage: &S, d
     assert!(storage.exists(&dir.join("c")).unwrap() && storage.exists(&dir.join("d")).unwrap());
     assert!(storage.remove_file(&dir.join("b")).unwrap_err().is_not_found());
     assert_eq!(storage.file_len(&dir.join("c")).unwrap(), 3);
+}
+
+fn what_is_dropped_from_memory_is_read_from_the_disk<S: Storage>(storage: &S, dir: &Path) {
+    let file = storage.create_new(&dir.join("f")).unwrap();
+    file.write_all_at(b"written", 0).unwrap();
+    file.sync_data().unwrap();
+    file.write_all_at(b" and not yet", 7).unwrap();
+    file.drop_clean_cache().unwrap();
+    let mut read = [0; 19];
+    file.read_exact_at(&mut read, 0).unwrap();
+    assert_eq!(&read, b"written and not yet");
 }
 
 fn writes_and_reads_are_positional<S: Storage>(storage: &S, dir: &Path) {

@@ -242,4 +242,10 @@ pub trait StorageFile: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// What the disk says.
     fn sync_all(&self) -> StorageResult<()>;
+
+    /// Lets go of what is kept in memory and counts as written, so that reads come from the disk. What is not written yet stays.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    fn drop_clean_cache(&self) -> StorageResult<()>;
 }

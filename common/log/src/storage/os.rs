@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::sys::uio::pwritev;
 
 use super::{Access, DirEntry, Storage, StorageError, StorageFile, StorageOperation, StorageResult};
@@ -137,6 +138,11 @@ impl StorageFile for OsFile {
 
     fn sync_all(&self) -> StorageResult<()> {
         self.file.sync_all().map_err(self.failed(StorageOperation::Sync))
+    }
+
+    fn drop_clean_cache(&self) -> StorageResult<()> {
+        posix_fadvise(&self.file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)
+            .map_err(|errno| self.failed(StorageOperation::Inspect)(errno.into()))
     }
 }
 

@@ -132,4 +132,11 @@ impl StorageFile for SimFile {
     fn sync_all(&self) -> StorageResult<()> {
         self.sync()
     }
+
+    fn drop_clean_cache(&self) -> StorageResult<()> {
+        self.storage.reading(StorageOperation::Inspect, &self.path, |_| {
+            self.file.lock().drop_clean_pages();
+            Ok(())
+        })
+    }
 }

@@ -140,6 +140,21 @@ impl FileNode {
         debug_assert!(self.dirty.is_empty(), "nothing is left for a later flush");
     }
 
+    /// What counts as written is read from the platter again; after a flush that failed it may never have got there.
+    pub(super) fn drop_clean_pages(&mut self) {
+        let written = self.cut.unwrap_or(usize::MAX).min(self.durable.len());
+        for start in
+            (0..self.visible.len()).step_by(PAGE).filter(|start| !self.dirty.contains(&(start / PAGE)))
+        {
+            let end = (start + PAGE).min(self.visible.len());
+            let Some(page) = self.visible.get_mut(start..end) else { continue };
+            let source = self.durable.get(start..end.min(written)).unwrap_or_default();
+            for (at, byte) in page.iter_mut().enumerate() {
+                *byte = source.get(at).copied().unwrap_or_default();
+            }
+        }
+    }
+
     fn lose_power(&mut self, rng: &mut SimRng) {
         self.lose_dirty_pages(rng);
         self.visible.clone_from(&self.durable);
