@@ -37,7 +37,8 @@ impl Vouched {
     #[must_use]
     pub fn by(state: &CheckpointState) -> Self {
         let lost = state.lost_ranges.iter().map(|range| range.end).max().unwrap_or_default();
-        let protected = state.recovery_point.max(state.high_watermark.offset).max(state.flush_target).max(lost);
+        let protected =
+            state.recovery_point.max(state.high_watermark.offset).max(state.flush_target).max(lost);
         Self { log_start: state.log_start, protected }
     }
 

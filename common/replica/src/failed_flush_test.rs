@@ -105,7 +105,7 @@ fn a_renewal_that_cannot_be_written_is_owed_until_it_is() {
     let before = cluster.leader(0).incarnation();
     let slots = cluster.log(0).unwrap().directory().join("checkpoint");
     for _ in 0..2 {
-        cluster.machines[0].disk.fail_next(StorageOperation::Write, &slots, 5);
+        cluster.machines[0].disk.fail_next(StorageOperation::Sync, &slots, 5);
     }
     leader_flush_fails(&mut cluster);
     assert_eq!(cluster.leader(0).incarnation(), before);
@@ -127,7 +127,7 @@ fn a_follower_cuts_nothing_before_its_renewal_is_written() {
     let mut cluster = cluster(2);
     let before = cluster.follower(1).log().incarnation();
     let slots = cluster.log(1).unwrap().directory().join("checkpoint");
-    cluster.machines[1].disk.fail_next(StorageOperation::Write, &slots, 5);
+    cluster.machines[1].disk.fail_next(StorageOperation::Sync, &slots, 5);
     next_flush_fails(&cluster, 1);
     cluster.flush(1);
     let log = cluster.follower(1).log();

@@ -33,7 +33,14 @@ fn states() -> impl Strategy<Value = CheckpointState> {
     let epochs = prop::array::uniform2(prop::option::of(0..=i32::MAX));
     let lost = prop::collection::vec((0..1_000_000_i64, 1..1000_i64), 0..100);
     (1..=u128::MAX, 1..=u64::MAX, offsets, epochs, any::<(Option<u64>, bool, u128)>(), lost).prop_map(
-        |(topic, incarnation, [recovery, hw, start, target], [hw_epoch, highest], (version, clean, boot), lost)| {
+        |(
+            topic,
+            incarnation,
+            [recovery, hw, start, target],
+            [hw_epoch, highest],
+            (version, clean, boot),
+            lost,
+        )| {
             let mut state = CheckpointState {
                 topic_id: TopicId::new(Uuid::from_u128(topic)).unwrap(),
                 incarnation: Incarnation::new(incarnation).unwrap(),
