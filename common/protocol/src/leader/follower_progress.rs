@@ -307,6 +307,8 @@ impl FollowerProgress {
 
     fn open_arrival(&mut self, now: MonotonicTime, leader_end: Offset) {
         let is_full = self.arrivals.len() >= MAX_OPEN_ARRIVALS;
+        // An excuse can have moved an earlier one beyond the time at which this one was taken.
+        let now = self.arrivals.back().map_or(now, |(at, _)| now.max(*at));
         match self.arrivals.back_mut() {
             Some(newest) if is_full || newest.1 == leader_end => *newest = (now, leader_end),
             Some(_) | None => self.arrivals.push_back((now, leader_end)),

@@ -139,3 +139,13 @@ fn requests_that_are_counted_in_another_order_than_they_were_timed_take_no_time_
     progress.on_fetch(&arrival(6, 20, 30));
     assert_eq!(progress.last_caught_up(), Some(millis(5)));
 }
+
+#[test]
+fn a_fetch_that_was_timed_before_an_excuse_ended_takes_no_time_back() {
+    let mut progress = admitted();
+    progress.on_fetch(&arrival(5, 0, 10));
+    progress.excuse(ms(20), millis(15));
+    progress.on_fetch(&arrival(14, 0, 20));
+    progress.on_fetch(&arrival(16, 20, 30));
+    assert_eq!(progress.last_caught_up(), Some(millis(15)));
+}
