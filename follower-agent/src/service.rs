@@ -27,6 +27,7 @@ use highwater_protocol::follower::BackoffConfig;
 use highwater_serving::admission::{AdmitLayer, AdmitRequests};
 use highwater_serving::describe::ClusterDescriber;
 use highwater_serving::fetch::{LongPollLayer, Read, ReadBounds};
+use highwater_serving::handover::{HandoverListener, Wanted};
 use highwater_serving::observe::Observed;
 use highwater_serving::throttle::Limit;
 use highwater_serving::volume::VolumeError;
@@ -37,7 +38,7 @@ use highwater_telemetry::names::metric;
 use highwater_telemetry::{Exporter, ServiceIdentity, Telemetry};
 use highwater_types::{Endpoint, Program, ThrottleSide};
 use highwater_wire::status::DETAILS_DESCRIPTOR_SET;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceBuilder;
 
@@ -56,6 +57,9 @@ const MAX_CONSUMER_WAIT: Duration = Duration::from_secs(60);
 /// The longest pause between two attempts to join the cluster: whoever waits for a leader's name to resolve goes on soon
 /// after it does (cases.md K).
 const JOIN_PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// Requests of leader-svc for logs that wait for the manager; more wait in their connections.
+const WANTED_LOGS: usize = 16;
 
 /// Everything that the program is told.
 #[derive(Clone, Debug)]
@@ -343,12 +347,14 @@ impl Parts {
             Arc::clone(&self.coordination),
             self.clocks.monotonic,
         );
+        let (sender, wanted) = mpsc::channel(WANTED_LOGS);
         let fetching = async {
             stop.cancelled().await;
             fetchers.shut_down().await;
         };
         tokio::join!(
-            manager.run(self.coordination.view()),
+            manager.run(self.coordination.view(), wanted),
+            self.hand_over(sender),
             checkpoints,
             fetching,
             repair.run(stop.clone()),
@@ -356,6 +362,19 @@ impl Parts {
             self.keep_alive(),
         );
         Ok(())
+    }
+
+    /// Lets leader-svc have logs, on request.
+    async fn hand_over(&self, wanted: mpsc::Sender<Wanted>) {
+        let data_dir = &self.config.common.data_dir;
+        match HandoverListener::bind(data_dir) {
+            Ok(listener) => listener.run(wanted, self.closing.clone()).await,
+            Err(error) => tracing::error!(
+                directory = %data_dir.display(),
+                %error,
+                "could not make the local socket: this node's leader-svc cannot take a leadership over while this program runs"
+            ),
+        }
     }
 
     async fn keep_alive(&self) {

@@ -35,7 +35,7 @@ highwater_node::settings! {
         recovery_threads: NonZeroU32 = "num.recovery.threads.per.data.dir", default "2", in NonZeroU32::MIN..=RECOVERY_THREADS_MAX;
         /// How many appends may wait at one partition; whoever brings one more waits.
         queued_appends: NonZeroU32 = "queued.max.requests", default "500", in NonZeroU32::MIN..=QUEUED_APPENDS_MAX;
-        /// How long a replica waits for each one before it in the list of replicas before it takes a first leadership, in milliseconds.
+        /// How long a replica waits for each one that may lead before it does, in the order of the list of replicas, before it takes a leadership, in milliseconds.
         leadership_stagger: Duration = "leader.stagger.ms", default "500ms", in Duration::ZERO..=Duration::from_secs(60);
         /// How much this node sends to followers that are catching up, as a number with a unit per second (8MB/s). Absent: as much as they take.
         throttled_rate: Option<ByteRate> = "leader.replication.throttled.rate", optional;

@@ -1,8 +1,9 @@
 //! The program put together, from its configuration to its end; used by `main` and by tests.
 //!
 //! What must hold: the node is registered, alive and bound to its volume before anything is served; it is SERVING without
-//! any follower. At a stop health says NOT_SERVING and parked calls end at once, appends that were accepted finish, then
-//! every log is flushed, marked clean and closed, all within the process's bound.
+//! any follower. At a stop health says NOT_SERVING and leaderships are handed over while calls are still answered; then
+//! parked calls end at once, appends that were accepted finish, and every log is flushed, marked clean and closed, all
+//! within the process's bound.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,7 +14,7 @@ use highwater_coordination::{
     Coordination, CoordinationError, FileCoordination, FileOptions, Membership, open_etcd, register_endpoint,
 };
 use highwater_node::config::{CommonSettings, CoordinationTarget, advertised_endpoint};
-use highwater_node::grpc::{GrpcServer, Listener, ServeError};
+use highwater_node::grpc::{GrpcServer, Health, Listener, ServeError};
 use highwater_node::{Clocks, MonotonicClock};
 use highwater_proto::v1::cluster_service_server::ClusterServiceServer;
 use highwater_proto::v1::log_service_server::LogServiceServer;
@@ -34,15 +35,20 @@ use highwater_wire::status::DETAILS_DESCRIPTOR_SET;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::admin::{ClusterApi, ReplicationApi};
 use crate::config::LeaderSettings;
 use crate::partition::{LedPartition, PartitionContext, PartitionEvent};
 use crate::produce::Appender;
-use crate::replica_manager::{ReplicaManager, Shared};
+use crate::replica_manager::{BORROWED_LOGS_MAX, PeerWatch, ReplicaManager, Shared};
 use crate::server::LogApi;
 use crate::{fetch, housekeeping, observe};
+
+/// How long the server goes on at a stop while leaderships are handed over; they have 1 s.
+const HANDING_OVER_MAX: Duration = Duration::from_millis(1_500);
 
 /// Everything that the program is told.
 #[derive(Clone, Debug)]
@@ -81,6 +87,7 @@ pub struct LeaderService {
     config: Config,
     parts: Parts,
     manager: ReplicaManager,
+    peers: PeerWatch,
     events: mpsc::UnboundedReceiver<PartitionEvent>,
     exporter: Exporter,
 }
@@ -118,9 +125,9 @@ pub async fn build(config: Config) -> Result<LeaderService, BuildError> {
         Telemetry::start(&config.common.otlp(), &who).map_err(BuildError::Telemetry)?;
     let parts = Parts::new(&config, coordination, clocks, volume, membership, telemetry);
     parts.show_gauges();
-    let (manager, events) = parts.manager(&config.own);
+    let (manager, peers, events) = parts.manager(&config.own);
     let server = parts.server(&config.own).await?;
-    Ok(LeaderService { server, listener, config, parts, manager, events, exporter })
+    Ok(LeaderService { server, listener, config, parts, manager, peers, events, exporter })
 }
 
 /// What the services and the tasks of the program share.
@@ -137,7 +144,11 @@ struct Parts {
     /// Of requests to append and of answers.
     admission: Arc<Admission>,
     telemetry: Telemetry,
-    /// Ends parked calls.
+    /// Gives leaderships up.
+    leaving: CancellationToken,
+    /// Those that are being given up.
+    resigning: TaskTracker,
+    /// Ends parked calls, and the server.
     draining: CancellationToken,
     /// Ends what is behind the calls, once they are answered.
     closing: CancellationToken,
@@ -167,12 +178,17 @@ impl Parts {
             registry,
             purgatory,
             telemetry,
+            leaving: CancellationToken::new(),
+            resigning: TaskTracker::new(),
             draining,
             closing,
         }
     }
 
-    fn manager(&self, own: &LeaderSettings) -> (ReplicaManager, mpsc::UnboundedReceiver<PartitionEvent>) {
+    fn manager(
+        &self,
+        own: &LeaderSettings,
+    ) -> (ReplicaManager, PeerWatch, mpsc::UnboundedReceiver<PartitionEvent>) {
         let (sender, events) = mpsc::unbounded_channel();
         let context = PartitionContext {
             clocks: self.clocks.clone(),
@@ -183,7 +199,9 @@ impl Parts {
             runtime: Handle::current(),
             telemetry: self.telemetry.clone(),
         };
-        let manager = ReplicaManager::new(Arc::new(Shared {
+        let peers =
+            PeerWatch::new(self.registry.node(), Arc::clone(&self.membership), self.coordination.view());
+        let shared = Shared {
             node: self.registry.node(),
             volume: self.volume.clone(),
             registry: Arc::clone(&self.registry),
@@ -193,9 +211,14 @@ impl Parts {
             hw_propagation: own.hw_propagation,
             leadership_stagger: own.leadership_stagger,
             opening: Semaphore::new(to_usize(own.recovery_threads.get())),
+            borrowing: Semaphore::new(BORROWED_LOGS_MAX),
+            peers: peers.peers(),
+            leaving: self.leaving.clone(),
+            resigning: self.resigning.clone(),
             stop: self.closing.clone(),
-        }));
-        (manager, events)
+        };
+        let manager = ReplicaManager::new(Arc::new(shared));
+        (manager, peers, events)
     }
 
     /// Has the gauges show what there is whenever metrics are sent.
@@ -305,12 +328,13 @@ impl LeaderService {
     /// # Errors
     /// [`BuildError::Serve`] when the transport failed.
     pub async fn run(self, stop: CancellationToken) -> Result<(), BuildError> {
-        let Self { server, listener, config, parts, manager, events, exporter } = self;
-        let background = parts.start(&config.own, manager, events);
-        let drain = parts.drain_on(stop.clone());
+        let Self { server, listener, config, parts, manager, peers, events, exporter } = self;
+        let mut background = parts.start(&config.own, manager, events);
+        background.push(tokio::spawn(peers.run(parts.closing.clone())));
+        let drain = parts.drain_on(stop, server.health());
         tracing::info!(address = %listener.address(), node = config.common.node_id.get(), "serving");
         server.health().set_serving(true).await;
-        let served = server.serve(listener, stop).await;
+        let served = server.serve(listener, parts.draining.clone()).await;
         drain.abort();
         parts.purgatory.drain();
         parts.closing.cancel();
@@ -359,11 +383,16 @@ impl Parts {
         ]
     }
 
-    /// Lets parked calls go as soon as the program is told to stop.
-    fn drain_on(&self, stop: CancellationToken) -> JoinHandle<()> {
+    /// When the program is told to stop: hands leaderships over, then lets parked calls go and stops the server.
+    fn drain_on(&self, stop: CancellationToken, health: Health) -> JoinHandle<()> {
+        let (leaving, resigning) = (self.leaving.clone(), self.resigning.clone());
         let (draining, purgatory) = (self.draining.clone(), Arc::clone(&self.purgatory));
         tokio::spawn(async move {
             stop.cancelled().await;
+            health.set_serving(false).await;
+            leaving.cancel();
+            // Whoever calls meanwhile learns who is to lead. It is bounded in itself; a manager that is gone ends nothing.
+            _ = timeout(HANDING_OVER_MAX, resigning.wait()).await;
             purgatory.drain();
             draining.cancel();
         })

@@ -6,6 +6,7 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`handover`] | how a node's leader-svc gets a log from its follower-agent |
 //! | [`host`] | the two traits |
 //! | [`registry`] | the table of partitions, and how a request's name for one is resolved |
 //! | [`purgatory`] | where fetches wait |
@@ -30,6 +31,7 @@ pub mod closing;
 pub mod damage_note;
 pub mod describe;
 pub mod fetch;
+pub mod handover;
 pub mod host;
 pub mod observe;
 pub mod offsets;

@@ -3,6 +3,7 @@
 //! What must hold:
 //! - One thing at a time per partition: opening, following, or closing. What comes meanwhile is looked at afterwards.
 //! - A partition that this node leads, or that nobody ever led, is leader-svc's: its lock is not held here.
+//! - A log that leader-svc asked for is let go, and left alone until the loan is over (design.md 6.6: lock first).
 //! - A partition that ends is taken out of the table and out of its loop first, then closed.
 //! - A directory is deleted for a tombstone of its topic id only; one that no record knows is reported and kept.
 //!
@@ -16,6 +17,7 @@ use std::time::Duration;
 
 use highwater_coordination::ClusterView;
 use highwater_protocol::follower::BackoffConfig;
+use highwater_serving::handover::{Answer, Wanted};
 use highwater_serving::registry::{Hosting, Registry, name_of};
 use highwater_serving::strays::Strays;
 use highwater_serving::{Attempts, PartitionHost as _, Volume};
@@ -23,7 +25,7 @@ use highwater_types::{
     ErrorCode, NodeId, PartitionEpoch, PartitionRecord, Program, ReplicationError, TopicIdPartition,
     TopicRecord,
 };
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -41,6 +43,9 @@ const HEALTH_CHECK: Duration = Duration::from_secs(1);
 
 /// How long a partition that ends waits for answers that still read its log.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The same for a log that leader-svc waits for: it gives up after 1 s.
+const LEND_PATIENCE: Duration = Duration::from_millis(400);
 
 /// How many logs are flushed and closed at the same time when the program stops.
 const CONCURRENT_CLOSES: usize = 16;
@@ -81,6 +86,15 @@ enum Slot {
 enum Done {
     Opened(TopicIdPartition, PartitionEpoch, Opened),
     Closed(TopicIdPartition),
+    LoanOver(TopicIdPartition),
+}
+
+/// A log that leader-svc has, or waits for.
+#[derive(Debug)]
+struct Loan {
+    /// Until the log is closed.
+    answer: Option<oneshot::Sender<Answer>>,
+    over: CancellationToken,
 }
 
 /// See the module.
@@ -88,6 +102,7 @@ enum Done {
 pub(crate) struct ReplicaManager {
     shared: Arc<Shared>,
     slots: HashMap<TopicIdPartition, Slot>,
+    lent: HashMap<TopicIdPartition, Loan>,
     attempts: Attempts,
     tasks: JoinSet<Done>,
     strays: Strays,
@@ -98,6 +113,7 @@ impl ReplicaManager {
         Self {
             shared,
             slots: HashMap::new(),
+            lent: HashMap::new(),
             attempts: Attempts::new(RETRY_MIN, RETRY_MAX),
             tasks: JoinSet::new(),
             strays: Strays::default(),
@@ -105,7 +121,11 @@ impl ReplicaManager {
     }
 
     /// Runs until the program stops; then closes every log.
-    pub(crate) async fn run(mut self, mut view: watch::Receiver<Arc<ClusterView>>) {
+    pub(crate) async fn run(
+        mut self,
+        mut view: watch::Receiver<Arc<ClusterView>>,
+        mut wanted: mpsc::Receiver<Wanted>,
+    ) {
         let stop = self.shared.stop.clone();
         let mut health = tokio::time::interval(HEALTH_CHECK);
         let mut next = None;
@@ -126,6 +146,11 @@ impl ReplicaManager {
                 // The store's handle lives as long as the program.
                 changed = view.changed() => if changed.is_err() { break } else { look = true },
                 Some(done) = self.tasks.join_next() => { self.on_done(done); look = true },
+                Some(wanted) = wanted.recv() => {
+                    let now = Arc::clone(&view.borrow());
+                    self.lend(&now, wanted);
+                    look = true;
+                }
                 () = due => look = true,
                 _ = health.tick() => look |= self.leave_panicked(),
             }
@@ -143,18 +168,54 @@ impl ReplicaManager {
             next = [next, due].into_iter().flatten().min();
         }
         self.strays.look(&self.shared.volume, view, self.slots.keys().copied());
+        self.answer_loans();
         next
     }
 
-    /// Partitions whose topic is gone, of which this node is no replica any more, or that it leads now.
+    /// leader-svc wants a log, to stand with it.
+    fn lend(&mut self, view: &ClusterView, wanted: Wanted) {
+        let Wanted { partition: id, seen, answer, over } = wanted;
+        if view.partition(id).is_some_and(|record| record.partition_epoch > seen) {
+            // Who asked may be gone; so it is below.
+            let _gone = answer.send(Answer::Overtaken);
+            return;
+        }
+        let (ended, stop) = (over.clone(), self.shared.stop.clone());
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = ended.cancelled() => {}
+                () = stop.cancelled() => {}
+            }
+            Done::LoanOver(id)
+        });
+        // Whoever asked before has given up: leader-svc stands once at a time.
+        self.lent.insert(id, Loan { answer: Some(answer), over });
+    }
+
+    /// Tells who waits for a log that it is closed now.
+    fn answer_loans(&mut self) {
+        for (id, loan) in &mut self.lent {
+            if !self.slots.contains_key(id)
+                && let Some(answer) = loan.answer.take()
+            {
+                let _gone = answer.send(Answer::Released);
+            }
+        }
+    }
+
+    /// Partitions whose topic is gone, of which this node is no replica any more, that it leads now, or that are lent.
     fn leave_what_is_not_ours(&mut self, view: &ClusterView) {
         let node = self.shared.node;
         let is_ours = |id: &TopicIdPartition| {
             view.partition(*id).is_some_and(|record| record.has_replica(node) && record.leader != Some(node))
         };
-        let others: Vec<_> = self.slots.keys().filter(|id| !is_ours(id)).copied().collect();
-        for id in others {
-            self.leave(id);
+        let ends = |id: &TopicIdPartition| {
+            let lent = self.lent.contains_key(id).then_some((*id, LEND_PATIENCE));
+            lent.or_else(|| (!is_ours(id)).then_some((*id, CLOSE_PATIENCE)))
+        };
+        let ending: Vec<_> = self.slots.keys().filter_map(ends).collect();
+        for (id, patience) in ending {
+            self.leave(id, patience);
         }
     }
 
@@ -165,6 +226,9 @@ impl ReplicaManager {
         record: &Arc<PartitionRecord>,
     ) -> Option<Instant> {
         let id = record.id();
+        if self.lent.contains_key(&id) {
+            return None;
+        }
         match self.slots.get(&id) {
             Some(Slot::Following(partition)) => {
                 self.follow(view, partition, record);
@@ -225,6 +289,12 @@ impl ReplicaManager {
                 }
             }
             Ok(Done::Closed(id)) => drop(self.slots.remove(&id)),
+            // Unless it is lent anew.
+            Ok(Done::LoanOver(id)) => {
+                if self.lent.get(&id).is_some_and(|loan| loan.over.is_cancelled()) {
+                    self.lent.remove(&id);
+                }
+            }
             // Its slot stays as it was: whatever broke would break again.
             Err(failed) => {
                 tracing::error!(error = %failed, "opening or closing a replica failed unexpectedly")
@@ -241,8 +311,8 @@ impl ReplicaManager {
         is_news
     }
 
-    /// Stops to follow a partition.
-    fn leave(&mut self, id: TopicIdPartition) {
+    /// Stops to follow a partition; answers that still read its log get `patience`.
+    fn leave(&mut self, id: TopicIdPartition, patience: Duration) {
         self.attempts.forget(id);
         match self.slots.get(&id) {
             Some(Slot::Following(partition)) => {
@@ -252,7 +322,7 @@ impl ReplicaManager {
                 self.shared.context.purgatory.wake(id);
                 self.slots.insert(id, Slot::Closing);
                 self.tasks.spawn(async move {
-                    partition.close(CLOSE_PATIENCE).await;
+                    partition.close(patience).await;
                     Done::Closed(id)
                 });
             }
@@ -273,7 +343,7 @@ impl ReplicaManager {
         };
         let panicked: Vec<_> = self.slots.iter().filter_map(panicked).collect();
         for id in &panicked {
-            self.leave(*id);
+            self.leave(*id, CLOSE_PATIENCE);
         }
         !panicked.is_empty()
     }

@@ -124,6 +124,11 @@ impl LedPartition {
         Arc::clone(&self.record.lock())
     }
 
+    /// Where its record is.
+    pub(crate) fn coordination(&self) -> &Arc<dyn Coordination> {
+        &self.context.coordination
+    }
+
     /// What it records with.
     pub(crate) fn telemetry(&self) -> &Telemetry {
         &self.context.telemetry

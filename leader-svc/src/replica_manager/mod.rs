@@ -3,18 +3,26 @@
 //! What must hold:
 //! - One thing at a time per partition: standing, leading, or closing. What comes meanwhile is looked at afterwards.
 //! - This node leads only by a record that it wrote itself since it started (design.md 6.2).
+//! - It stands for a leadership of another node when that one's leader-svc is down, as far as this one can tell, or gave the
+//!   leadership up; in an order, so that not all members of the in-sync set stand at once (design.md 6.6).
+//! - It gives a leadership up where somebody in sync can take it: before it stops, when its disk fails, and when it cannot
+//!   lead although the record says so (design.md 2, 6.11).
 //! - A leadership that is over is taken out of the table first, so that requests learn where to go, then closed.
 //! - A directory is deleted for a tombstone of its topic id only; one that no record knows is reported and kept.
 //!
 //! Every failure is retried with a growing pause; a newer record ends the pause.
 
+mod peers;
+mod resign;
 mod stand;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater_coordination::{ClusterView, Membership, ProgramState, first_leadership_delay};
+use highwater_coordination::{
+    ClusterView, Membership, ProgramState, first_leadership_delay, successor, take_over_delay,
+};
 use highwater_serving::registry::{Hosting, Registry, name_of};
 use highwater_serving::strays::Strays;
 use highwater_serving::volume::on_disk;
@@ -23,11 +31,14 @@ use highwater_types::{
     ErrorCode, NodeId, PartitionEpoch, PartitionRecord, Program, ReplicationError, TopicIdPartition,
     TopicRecord,
 };
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
+pub(crate) use self::peers::{PeerWatch, Peers};
+use self::resign::{RESIGNATIONS_MAX, RESIGNING_MAX, hand_over};
 use self::stand::{Stood, stand};
 use crate::partition::{LedPartition, PartitionContext, PartitionEvent};
 
@@ -57,13 +68,32 @@ pub(crate) struct Shared {
     pub(crate) leadership_stagger: Duration,
     /// Bounds how many logs are opened at the same time.
     pub(crate) opening: Semaphore,
+    /// Bounds how many logs are borrowed from this node's agent at the same time.
+    pub(crate) borrowing: Semaphore,
+    /// What is known of the other nodes' leader-svc.
+    pub(crate) peers: watch::Receiver<Peers>,
+    /// Leaderships are given up from here on, and none is taken.
+    pub(crate) leaving: CancellationToken,
+    /// Leaderships that are being given up; closed once all are that can be.
+    pub(crate) resigning: TaskTracker,
     pub(crate) stop: CancellationToken,
 }
+
+impl Shared {
+    /// Who is to lead when this node does not lead on; `None`: nobody else can.
+    fn successor(&self, record: &PartitionRecord) -> Option<NodeId> {
+        let peers = self.peers.borrow();
+        successor(record, |other| peers.is_up(other))
+    }
+}
+
+/// See [`Shared::borrowing`].
+pub(crate) const BORROWED_LOGS_MAX: usize = 64;
 
 /// What the manager does about a partition just now.
 #[derive(Debug)]
 enum Slot {
-    /// It is new; this node stands when its turn has come.
+    /// Nobody leads it; this node stands when its turn has come.
     WaitsItsTurn { since: Instant },
     /// A task takes the leadership.
     Standing,
@@ -90,23 +120,35 @@ pub(crate) struct ReplicaManager {
     attempts: Attempts,
     tasks: JoinSet<Done>,
     strays: Strays,
+    resigning: Resigning,
+}
+
+/// What bounds the resignations of a program that stops.
+#[derive(Debug)]
+struct Resigning {
+    turns: Arc<Semaphore>,
+    /// Set when it was told to stop.
+    until: Option<Instant>,
 }
 
 impl ReplicaManager {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let turns = Arc::new(Semaphore::new(RESIGNATIONS_MAX));
         Self {
             shared,
             slots: HashMap::new(),
             attempts: Attempts::new(RETRY_MIN, RETRY_MAX),
             tasks: JoinSet::new(),
             strays: Strays::default(),
+            resigning: Resigning { turns, until: None },
         }
     }
 
     /// Runs until the program stops; then closes every log.
     pub(crate) async fn run(mut self, mut events: mpsc::UnboundedReceiver<PartitionEvent>) {
         let mut view = self.shared.context.coordination.view();
-        let stop = self.shared.stop.clone();
+        let (leaving, stop) = (self.shared.leaving.clone(), self.shared.stop.clone());
+        let mut peers = self.shared.peers.clone();
         // When the records are looked at next, if nothing happens before.
         let mut next = Some(Instant::now());
         let mut last: Option<Instant> = None;
@@ -119,6 +161,14 @@ impl ReplicaManager {
             };
             let look = tokio::select! {
                 () = stop.cancelled() => break,
+                () = leaving.cancelled(), if self.resigning.until.is_none() => {
+                    self.resigning.until = Some(Instant::now() + RESIGNING_MAX);
+                    self.resign_all();
+                    self.shared.resigning.close();
+                    false
+                }
+                // Its sender goes when the program stops.
+                Ok(()) = peers.changed() => true,
                 () = due => {
                     let now = Arc::clone(&view.borrow_and_update());
                     next = self.reconcile(&now);
@@ -165,35 +215,20 @@ impl ReplicaManager {
                 return None;
             }
             Some(Slot::Standing | Slot::Closing) => return None,
-            Some(Slot::Paused { until, seen })
-                if until.is_none_or(|until| until > Instant::now()) && *seen >= record.partition_epoch =>
-            {
-                return *until;
-            }
             Some(Slot::Paused { .. } | Slot::WaitsItsTurn { .. }) | None => {}
         }
-        if record.leader == Some(self.shared.node) {
-            self.stand(topic, record);
-            return None;
-        }
-        self.reconcile_new(topic, record)
-    }
-
-    /// A partition without a first leadership: this node stands when those before it in the list did not.
-    fn reconcile_new(&mut self, topic: &Arc<TopicRecord>, record: &Arc<PartitionRecord>) -> Option<Instant> {
-        let id = record.id();
-        let expired = |node| {
-            self.shared.membership.state(node, Program::LeaderSvc) != ProgramState::Alive
-                && node != self.shared.node
-        };
-        let delay = first_leadership_delay(record, self.shared.node, self.shared.leadership_stagger, expired);
-        let Some(delay) = delay else {
+        let Some(delay) = self.standing_delay(record) else {
             if self.slots.remove(&id).is_some() {
                 self.shared.registry.remove(id);
             }
             return None;
         };
         let since = match self.slots.get(&id) {
+            Some(Slot::Paused { until, seen })
+                if until.is_none_or(|until| until > Instant::now()) && *seen >= record.partition_epoch =>
+            {
+                return *until;
+            }
             Some(Slot::WaitsItsTurn { since }) => *since,
             _ => Instant::now(),
         };
@@ -203,6 +238,29 @@ impl ReplicaManager {
         }
         self.slots.insert(id, Slot::WaitsItsTurn { since });
         Some(since + delay)
+    }
+
+    /// How long this node waits for others before it stands; `None`: it does not.
+    fn standing_delay(&self, record: &PartitionRecord) -> Option<Duration> {
+        let (node, stagger) = (self.shared.node, self.shared.leadership_stagger);
+        if self.shared.leaving.is_cancelled() {
+            return None;
+        }
+        if record.leader == Some(node) {
+            return Some(Duration::ZERO);
+        }
+        if record.is_new() {
+            let expired = |other| {
+                self.shared.membership.state(other, Program::LeaderSvc) != ProgramState::Alive
+                    && other != node
+            };
+            return first_leadership_delay(record, node, stagger, expired);
+        }
+        let peers = self.shared.peers.borrow();
+        if record.leader.is_some_and(|leader| !peers.is_down(leader)) {
+            return None;
+        }
+        take_over_delay(record, node, stagger, |other| peers.is_up(other))
     }
 
     fn stand(&mut self, topic: &Arc<TopicRecord>, record: &Arc<PartitionRecord>) {
@@ -255,6 +313,10 @@ impl ReplicaManager {
                 self.attempts.forget(id);
                 self.shared.registry.set(id, Hosting::Online(Arc::clone(&partition)));
                 self.slots.insert(id, Slot::Leading(Arc::clone(&partition)));
+                if self.resigning.until.is_some() {
+                    self.resign(id, partition);
+                    return false;
+                }
                 let newest = view.partition(id);
                 if let Some(record) = newest {
                     partition.on_record(record);
@@ -263,7 +325,8 @@ impl ReplicaManager {
             }
             Stood::Lost => {
                 self.shared.registry.remove(id);
-                self.slots.remove(&id);
+                // The record that won can be on its way here still.
+                self.slots.insert(id, Slot::Paused { until: Some(Instant::now() + RETRY_MIN), seen });
                 true
             }
             Stood::Failed(why) => {
@@ -313,9 +376,13 @@ impl ReplicaManager {
             PartitionEvent::Failed(partition) => {
                 self.shared.registry.set(id, Hosting::Failed(disk_failed()));
                 self.slots.insert(id, Slot::Closing);
-                let stop = self.shared.stop.clone();
+                let (stop, successor) =
+                    (self.shared.stop.clone(), self.shared.successor(&partition.record()));
                 self.tasks.spawn(async move {
                     let seen = partition.record().partition_epoch;
+                    if let Some(successor) = successor {
+                        hand_over(&partition, successor, Instant::now() + RESIGNING_MAX).await;
+                    }
                     give_up(partition, stop).await;
                     Done::GivenUp(id, seen)
                 });
@@ -353,6 +420,40 @@ impl ReplicaManager {
             }
             self.attempts.forget(id);
         }
+    }
+
+    /// The program is about to stop: gives up what somebody else in sync can lead (design.md 6.11).
+    fn resign_all(&mut self) {
+        let leads = |(id, slot): (&TopicIdPartition, &Slot)| match slot {
+            Slot::Leading(partition) => Some((*id, Arc::clone(partition))),
+            Slot::WaitsItsTurn { .. } | Slot::Standing | Slot::Closing | Slot::Paused { .. } => None,
+        };
+        let led: Vec<_> = self.slots.iter().filter_map(leads).collect();
+        for (id, partition) in led {
+            self.resign(id, partition);
+        }
+    }
+
+    /// Gives one leadership up, and closes its log; one that nobody else can take is led to the end.
+    fn resign(&mut self, id: TopicIdPartition, partition: Arc<LedPartition>) {
+        let Some(until) = self.resigning.until else { return };
+        let Some(successor) = self.shared.successor(&partition.record()) else { return };
+        self.slots.insert(id, Slot::Closing);
+        let (shared, turns) = (Arc::clone(&self.shared), Arc::clone(&self.resigning.turns));
+        let counted = shared.resigning.token();
+        self.tasks.spawn(async move {
+            let turn = timeout_at(until, turns.acquire()).await;
+            let why =
+                ReplicationError::new(ErrorCode::NotLeaderOrFollower, "this node gives the leadership up");
+            partition.stop_leading(&why);
+            shared.registry.remove(id);
+            if turn.is_ok() {
+                hand_over(&partition, successor, until).await;
+            }
+            drop((turn, counted));
+            partition.close(CLOSE_PATIENCE).await;
+            Done::Closed(id)
+        });
     }
 
     /// The program stops: every log is flushed, marked clean and closed.

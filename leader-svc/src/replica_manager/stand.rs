@@ -2,24 +2,27 @@
 //!
 //! What must hold: the incarnation and the log end with which this node stands cannot change until the outcome is known,
 //! because the lock and the open log are kept until then; a write of unknown outcome is made again, against the same
-//! version, until a newer record is seen (design.md 6.4); who loses gives the log back.
+//! version, until a newer record is seen (design.md 6.4); who loses gives the log back. A recorded leader that cannot lead
+//! says so in the record, because the others wait for it as long as it lives (design.md 2).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_coordination::{
-    Candidate, CasOutcome, CoordinationError, Ineligible, first_leadership, renewed_leadership,
+    Candidate, CasOutcome, CoordinationError, Ineligible, first_leadership, renewed_leadership, take_over,
 };
 use highwater_log::{LockGuard, OnDamage, OsStorage};
 use highwater_protocol::leader::LeaderConfig;
 use highwater_replica::{Leading, OpenReplica};
+use highwater_serving::handover::{Asked, Borrowed, ask_for};
 use highwater_serving::volume::on_disk;
 use highwater_types::{
     ErrorCode, PartitionRecord, ReplicationError, TopicIdPartition, TopicPartition, TopicRecord,
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::Shared;
+use super::resign::{RESIGNING_MAX, resign};
 use crate::partition::LedPartition;
 
 /// How long the node's other program may hold the log before this one does not stand (design.md 6.6).
@@ -46,16 +49,48 @@ pub(super) enum Stood {
     Ineligible(ReplicationError),
 }
 
-/// Takes the leadership of a partition, as far as the rules allow.
+/// Takes the leadership of a partition, as far as the rules allow; or gives it up, where the record gives it to this node and
+/// the rules or its disk do not.
 pub(super) async fn stand(
     shared: Arc<Shared>,
     topic: Arc<TopicRecord>,
     record: Arc<PartitionRecord>,
 ) -> Stood {
+    let stood = try_to_lead(&shared, Arc::clone(&topic), &record).await;
+    let (why, successor) = match &stood {
+        Stood::Leads(_) | Stood::Lost => return stood,
+        // It may pass: nothing is given up without somebody who takes it.
+        Stood::Failed(why) => match shared.successor(&record) {
+            Some(successor) => (why, Some(successor)),
+            None => return stood,
+        },
+        Stood::Ineligible(why) => (why, shared.successor(&record)),
+    };
+    let others = record.isr.iter().any(|member| member.node != shared.node);
+    if record.leader != Some(shared.node) || !others {
+        return stood;
+    }
+    let until = Instant::now() + RESIGNING_MAX;
+    if !resign(&*shared.context.coordination, &record, shared.node, successor, until).await {
+        return Stood::Failed(why.clone());
+    }
+    let partition = format!("{}-{}", topic.name, record.partition);
+    tracing::warn!(partition, reason = %why, "gave the leadership up instead of taking it");
+    Stood::Lost
+}
+
+async fn try_to_lead(shared: &Arc<Shared>, topic: Arc<TopicRecord>, record: &PartitionRecord) -> Stood {
+    // The semaphores are never closed; without a permit more would be opened, or borrowed, at once.
+    let _turn = if is_followed_here(shared, record) { shared.borrowing.acquire().await.ok() } else { None };
+    let until = Instant::now() + LOCK_PATIENCE;
+    // The loan lasts until the outcome is known: the agent would only find the log locked.
+    let _loan = match borrow(shared, record, until).await {
+        Ok(loan) => loan,
+        Err(stood) => return stood,
+    };
     let opened = {
-        // The semaphore is never closed; without a permit more would be opened at once.
         let _turn = shared.opening.acquire().await.ok();
-        open(&shared, &topic, &record).await
+        open(shared, &topic, record, until).await
     };
     let replica = match opened {
         Ok(replica) => replica,
@@ -68,9 +103,11 @@ pub(super) async fn stand(
         log_end: replica.log_end(),
     };
     let proposal = if record.is_new() {
-        first_leadership(&record, &candidate)
+        first_leadership(record, &candidate)
+    } else if record.leader == Some(shared.node) {
+        renewed_leadership(record, &candidate)
     } else {
-        renewed_leadership(&record, &candidate)
+        take_over(record, &candidate)
     };
     let proposal = match proposal {
         Ok(proposal) => proposal,
@@ -80,8 +117,8 @@ pub(super) async fn stand(
             return Stood::Ineligible(ReplicationError::new(ErrorCode::LeaderNotAvailable, why));
         }
     };
-    match write(&shared, replica.partition(), proposal, &record).await {
-        Some(won) => lead(&shared, topic, won, replica).await,
+    match write(shared, replica.partition(), proposal, record).await {
+        Some(won) => lead(shared, topic, won, replica).await,
         None => {
             give_back(replica).await;
             Stood::Lost
@@ -109,15 +146,45 @@ const fn advice(why: &Ineligible) -> &'static str {
     }
 }
 
+/// Whether the node's agent may have the log: it follows another node's leadership.
+fn is_followed_here(shared: &Shared, record: &PartitionRecord) -> bool {
+    !record.is_new() && record.leader != Some(shared.node)
+}
+
+/// Has the node's agent let go of the log, where it may have it.
+async fn borrow(
+    shared: &Shared,
+    record: &PartitionRecord,
+    until: Instant,
+) -> Result<Option<Borrowed>, Stood> {
+    if !is_followed_here(shared, record) {
+        return Ok(None);
+    }
+    let asked =
+        timeout_at(until, ask_for(&shared.volume.data_dir, record.id(), record.partition_epoch)).await;
+    match asked {
+        Ok(Ok(Asked::Lent(loan))) => Ok(Some(loan)),
+        Ok(Ok(Asked::NoAgent)) => Ok(None),
+        Ok(Ok(Asked::Overtaken)) => Err(Stood::Lost),
+        Ok(Err(error)) => Err(not_let_go(format!("ask the node's follower-agent for the log: {error}"))),
+        Err(_) => Err(not_let_go("the node's follower-agent does not let the log go".to_owned())),
+    }
+}
+
+fn not_let_go(why: String) -> Stood {
+    Stood::Failed(ReplicationError::new(ErrorCode::ReplicaNotAvailable, why))
+}
+
 async fn open(
     shared: &Arc<Shared>,
     topic: &TopicRecord,
     record: &PartitionRecord,
+    until: Instant,
 ) -> Result<OpenReplica<OsStorage>, ReplicationError> {
     let failed = |error: &dyn std::error::Error| {
         ReplicationError::new(ErrorCode::StorageError, format!("open the log: {error}"))
     };
-    let lock = lock(shared, record.id()).await.map_err(|error| failed(&error))?.ok_or_else(|| {
+    let lock = lock(shared, record.id(), until).await.map_err(|error| failed(&error))?.ok_or_else(|| {
         ReplicationError::new(ErrorCode::ReplicaNotAvailable, "the node's other program holds the log")
     })?;
     let place = shared.volume.place(topic, record.partition);
@@ -131,8 +198,8 @@ async fn open(
 async fn lock(
     shared: &Arc<Shared>,
     id: TopicIdPartition,
+    until: Instant,
 ) -> Result<Option<LockGuard>, highwater_log::StorageError> {
-    let until = Instant::now() + LOCK_PATIENCE;
     loop {
         let locks = shared.volume.locks.clone();
         if let Some(lock) = on_disk(move || locks.try_lock(id)).await? {

@@ -13,9 +13,11 @@ use highwater_types::{
     TopicProperties,
 };
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
+use super::super::Peers;
 use super::*;
 use crate::partition::PartitionContext;
 
@@ -91,6 +93,8 @@ async fn bench() -> Bench {
         telemetry: highwater_telemetry::Telemetry::off(),
     };
     let timeout = Duration::from_secs(3);
+    // Nothing is known of others.
+    let (_, peers) = watch::channel(Peers::default());
     let shared = Shared {
         node: node(1),
         volume,
@@ -101,6 +105,10 @@ async fn bench() -> Bench {
         hw_propagation: Duration::ZERO,
         leadership_stagger: Duration::ZERO,
         opening: Semaphore::new(1),
+        borrowing: Semaphore::new(1),
+        peers,
+        leaving: CancellationToken::new(),
+        resigning: TaskTracker::new(),
         stop: CancellationToken::new(),
     };
     Bench { _dir: dir, store, shared: Arc::new(shared), topic: Arc::new(topic) }
@@ -233,4 +241,26 @@ async fn a_joining_follower_counts_at_once_and_is_proposed_until_the_outcome_is_
         assert_eq!(epoch, PartitionEpoch::new(2), "one leadership, one change of the set");
         assert_eq!(bench.store.between.swaps.load(Ordering::Acquire), 3, "the lost one was proposed again");
     }
+}
+
+/// As long as it lives the others would wait for it.
+#[tokio::test]
+async fn a_recorded_leader_that_is_not_electable_gives_the_leadership_to_who_is_in_sync() {
+    let bench = bench().await;
+    let seen = bench.record();
+    let member =
+        |id, incarnation| IsrMember { node: node(id), incarnation: Incarnation::new(incarnation).unwrap() };
+    let recorded = PartitionRecord {
+        leader: Some(node(1)),
+        leader_epoch: Some(LeaderEpoch::FIRST),
+        isr: vec![member(1, 7), member(2, 8)],
+        ..PartitionRecord::clone(&seen)
+    };
+    bench.store.store.swap_partition(recorded.clone(), seen.partition_epoch).await.unwrap();
+    let stood = bench.stand().await;
+    assert!(matches!(stood, Stood::Lost), "{stood:?}");
+    let record = bench.record();
+    assert_eq!((record.leader, record.leader_epoch), (None, Some(LeaderEpoch::FIRST)));
+    assert_eq!(record.isr, recorded.isr, "who takes it decides about the set");
+    assert!(!bench.is_locked());
 }

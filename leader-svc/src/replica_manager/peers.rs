@@ -1,0 +1,213 @@
+//! What this node knows of the other nodes' leader-svc (design.md 6.6, 6.7): who is *down*, because its liveness expired or
+//! its port refuses connections repeatedly, and who is *up*, because it shows signs of life and refuses nobody.
+//!
+//! What must hold: being wrong costs a leadership, never a record, because who takes over was in sync (design.md 6.6). A node
+//! can be neither: it runs an agent only, or nothing is known of it yet; then nobody takes from it, and nobody waits for
+//! it. One connection without calls is kept to each leader-svc; it ends with the process, so a death is seen at once and
+//! quiet costs nothing. Only a refusal is a sign: an address that is silent, or that no name stands for, is judged by its
+//! liveness.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater_coordination::{ClusterView, Membership, ProgramState};
+use highwater_types::{Endpoint, NodeId, Program};
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, MissedTickBehavior, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+/// How many refusals in a row are a sign: one may fall into a restart.
+const REFUSALS: u32 = 3;
+
+/// Between two attempts to connect; it grows while they fail, or what they made ends at once. One that was down and leads
+/// again is seen before long, lest its leadership is taken from it.
+const PAUSE_MIN: Duration = Duration::from_millis(25);
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// How long an attempt to connect may take.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a connection is held before another one takes its place: of a host that vanished nobody says that it ended.
+const HELD_MAX: Duration = Duration::from_secs(60);
+
+/// How often liveness is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// The others, as far as this node can tell.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Peers {
+    down: BTreeSet<NodeId>,
+    up: BTreeSet<NodeId>,
+}
+
+impl Peers {
+    /// Whether a leadership of this node's may be taken over.
+    pub(super) fn is_down(&self, node: NodeId) -> bool {
+        self.down.contains(&node)
+    }
+
+    /// Whether this node could take a leadership over.
+    pub(super) fn is_up(&self, node: NodeId) -> bool {
+        self.up.contains(&node)
+    }
+}
+
+/// Watches the others.
+#[derive(Debug)]
+pub(crate) struct PeerWatch {
+    node: NodeId,
+    membership: Arc<Membership>,
+    view: watch::Receiver<Arc<ClusterView>>,
+    peers: watch::Sender<Peers>,
+    probes: BTreeMap<NodeId, Probe>,
+    changed: Arc<Notify>,
+}
+
+/// What a port does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Port {
+    Unknown,
+    Accepts,
+    Refuses,
+}
+
+/// What tries a node's port.
+#[derive(Debug)]
+struct Probe {
+    endpoint: Endpoint,
+    port: watch::Receiver<Port>,
+    _task: AbortOnDropHandle<()>,
+}
+
+impl PeerWatch {
+    /// Watches nobody yet.
+    pub(crate) fn new(
+        node: NodeId,
+        membership: Arc<Membership>,
+        view: watch::Receiver<Arc<ClusterView>>,
+    ) -> Self {
+        let (peers, changed) = (watch::Sender::default(), Arc::default());
+        Self { node, membership, view, peers, probes: BTreeMap::new(), changed }
+    }
+
+    /// What is known.
+    pub(crate) fn peers(&self) -> watch::Receiver<Peers> {
+        self.peers.subscribe()
+    }
+
+    /// Watches until `stop`.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let mut looks = tokio::time::interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let view = Arc::clone(&self.view.borrow_and_update());
+            self.probe_nodes(&view);
+            self.tell();
+            tokio::select! {
+                () = stop.cancelled() => return,
+                changed = self.view.changed() => if changed.is_err() { return },
+                () = self.changed.notified() => {}
+                _ = looks.tick() => {}
+            }
+        }
+    }
+
+    /// Has a probe for each other node that has a leader-svc, at its newest address.
+    fn probe_nodes(&mut self, view: &ClusterView) {
+        let endpoint = |id: NodeId| view.node(id).and_then(|node| node.endpoint(Program::LeaderSvc));
+        self.probes.retain(|id, probe| endpoint(*id) == Some(&probe.endpoint));
+        for node in view.nodes().filter(|node| node.node != self.node) {
+            let Some(endpoint) = node.endpoint(Program::LeaderSvc) else { continue };
+            self.probes.entry(node.node).or_insert_with(|| {
+                let (sender, port) = watch::channel(Port::Unknown);
+                let probing = probe(endpoint.clone(), sender, Arc::clone(&self.changed));
+                let task = AbortOnDropHandle::new(tokio::spawn(probing));
+                Probe { endpoint: endpoint.clone(), port, _task: task }
+            });
+        }
+    }
+
+    fn tell(&self) {
+        let mut peers = Peers::default();
+        for (node, probe) in &self.probes {
+            match (*probe.port.borrow(), self.membership.state(*node, Program::LeaderSvc)) {
+                (Port::Refuses, _)
+                | (Port::Unknown | Port::Accepts, ProgramState::Expired)
+                // Its sign of life went with a store that was lost.
+                | (Port::Unknown, ProgramState::NeverSeen) => _ = peers.down.insert(*node),
+                (Port::Unknown | Port::Accepts, ProgramState::Alive)
+                // It has just registered.
+                | (Port::Accepts, ProgramState::NeverSeen) => _ = peers.up.insert(*node),
+            }
+        }
+        self.peers.send_if_modified(|known| {
+            let news = *known != peers;
+            *known = peers;
+            news
+        });
+    }
+}
+
+/// Keeps a connection to a port, and says when it refuses and when it accepts again.
+async fn probe(endpoint: Endpoint, port: watch::Sender<Port>, changed: Arc<Notify>) {
+    let say = |now: Port| {
+        if port.send_replace(now) != now {
+            changed.notify_one();
+        }
+    };
+    let (mut refusals, mut pause) = (0, PAUSE_MIN);
+    loop {
+        match timeout(CONNECT_PATIENCE, connect(&endpoint)).await {
+            Ok(Ok(connection)) => {
+                refusals = 0;
+                say(Port::Accepts);
+                let since = Instant::now();
+                hold(connection).await;
+                if since.elapsed() > PAUSE_MAX {
+                    pause = PAUSE_MIN;
+                }
+            }
+            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                refusals += 1;
+                if refusals >= REFUSALS {
+                    say(Port::Refuses);
+                }
+            }
+            Ok(Err(_)) | Err(_) => {
+                refusals = 0;
+                say(Port::Unknown);
+            }
+        }
+        let is_undecided = (1..REFUSALS).contains(&refusals);
+        tokio::time::sleep(if is_undecided { PAUSE_MIN } else { pause }).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+async fn connect(endpoint: &Endpoint) -> io::Result<TcpStream> {
+    let connection = TcpStream::connect(endpoint.as_str()).await?;
+    // Nobody listens, and the system chose that very port for this end: a connection to itself.
+    if connection.local_addr()? == connection.peer_addr()? {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    Ok(connection)
+}
+
+/// Holds a connection on which nothing is called until it ends, because the server is gone or says that it goes.
+async fn hold(connection: TcpStream) {
+    // As HTTP/2, so that the server need not guess: it pings, and says goodbye.
+    let held = async {
+        let (_calls, connection) = h2::client::handshake(connection).await?;
+        connection.await
+    };
+    // How it ended says no more than that it did.
+    _ = timeout(HELD_MAX, held).await;
+}
+
+#[cfg(test)]
+#[path = "peers_test.rs"]
+mod tests;
