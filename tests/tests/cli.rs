@@ -233,7 +233,15 @@ async fn lag_has_a_row_per_follower_and_names_a_node_that_cannot_be_asked() {
         .spawn()
         .expect("the program is there");
     let mut lines = BufReader::new(watch.stdout.take().expect("it is piped")).lines();
+    // Else node 1 would take over what node 2 leads: it is in sync until its agent is dead.
+    cluster.server_mut((1, Program::FollowerAgent)).kill();
+    wait::until("node 1 to leave the in-sync set", wait::SOON, async || {
+        let rows = run(&cluster, &lag).await.json();
+        rows.iter().any(|row| row["replica"] == 1 && row["in_sync"] == false).then_some(())
+    })
+    .await;
     cluster.server_mut((2, Program::LeaderSvc)).kill();
+    cluster.start_and_wait((1, Program::FollowerAgent)).await;
     let unreachable = async {
         loop {
             let line = lines.next_line().await.expect("it is text").expect("it goes on");

@@ -200,6 +200,25 @@ async fn a_leader_that_is_told_to_stop_hands_over_and_ends_well() {
     assert_nothing_is_lost(&cluster, load).await;
 }
 
+/// Its port accepts, but it does nothing: only its session tells. When it goes on it does not know yet that it leads no more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_leader_is_replaced_when_its_session_is_over_and_acknowledges_nothing_afterwards() {
+    let cluster = cluster("fsync").await;
+    let load = Load::start(&cluster).await;
+    let old = leader(&cluster).await;
+    let since = Instant::now();
+    cluster.leader(old).process().freeze();
+    let others: Vec<i32> = NODES.into_iter().filter(|node| *node != old).collect();
+    wait::until("another leader", wait::SOON, async || {
+        leader_by(&cluster, &others).await.filter(|leader| *leader != old)
+    })
+    .await;
+    let gap = until_acknowledged_again(&load, since).await;
+    println!("a frozen leader: {gap:?}");
+    cluster.leader(old).process().thaw();
+    assert_nothing_is_lost(&cluster, load).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_returns_cuts_what_nobody_else_had() {
     let mut cluster = three_nodes().await;

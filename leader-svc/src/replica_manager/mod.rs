@@ -16,7 +16,7 @@ mod peers;
 mod resign;
 mod stand;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -120,6 +120,8 @@ pub(crate) struct ReplicaManager {
     attempts: Attempts,
     tasks: JoinSet<Done>,
     strays: Strays,
+    /// Nodes whose agent is dead, as the leaderships were told.
+    agents_gone: BTreeSet<NodeId>,
     resigning: Resigning,
 }
 
@@ -140,6 +142,7 @@ impl ReplicaManager {
             attempts: Attempts::new(RETRY_MIN, RETRY_MAX),
             tasks: JoinSet::new(),
             strays: Strays::default(),
+            agents_gone: BTreeSet::new(),
             resigning: Resigning { turns, until: None },
         }
     }
@@ -168,7 +171,11 @@ impl ReplicaManager {
                     false
                 }
                 // Its sender goes when the program stops.
-                Ok(()) = peers.changed() => true,
+                Ok(()) = peers.changed() => {
+                    let gone = peers.borrow_and_update().agents_gone().clone();
+                    self.on_agents_gone(gone);
+                    true
+                }
                 () = due => {
                     let now = Arc::clone(&view.borrow_and_update());
                     next = self.reconcile(&now);
@@ -263,6 +270,17 @@ impl ReplicaManager {
         take_over_delay(record, node, stagger, |other| peers.is_up(other))
     }
 
+    /// Agents that died fetch no more: they are taken out of in-sync sets at once (design.md 6.6).
+    fn on_agents_gone(&mut self, gone: BTreeSet<NodeId>) {
+        for follower in gone.difference(&self.agents_gone) {
+            for slot in self.slots.values() {
+                let Slot::Leading(partition) = slot else { continue };
+                partition.on_follower_gone(*follower);
+            }
+        }
+        self.agents_gone = gone;
+    }
+
     fn stand(&mut self, topic: &Arc<TopicRecord>, record: &Arc<PartitionRecord>) {
         let id = record.id();
         self.slots.insert(id, Slot::Standing);
@@ -320,6 +338,9 @@ impl ReplicaManager {
                 let newest = view.partition(id);
                 if let Some(record) = newest {
                     partition.on_record(record);
+                }
+                for follower in &self.agents_gone {
+                    partition.on_follower_gone(*follower);
                 }
                 newest.is_none()
             }

@@ -1,11 +1,12 @@
-//! What this node knows of the other nodes' leader-svc (design.md 6.6, 6.7): who is *down*, because its liveness expired or
-//! its port refuses connections repeatedly, and who is *up*, because it shows signs of life and refuses nobody.
+//! What this node knows of the other nodes' programs (design.md 6.6, 6.7). Of leader-svc: who is *down*, because its liveness
+//! expired or its port refuses connections repeatedly, and who is *up*, because it shows signs of life and refuses nobody.
+//! Of agents: who is *gone*, because the connection to it ended and its port refuses.
 //!
 //! What must hold: being wrong costs a leadership, never a record, because who takes over was in sync (design.md 6.6). A node
-//! can be neither: it runs an agent only, or nothing is known of it yet; then nobody takes from it, and nobody waits for
-//! it. One connection without calls is kept to each leader-svc; it ends with the process, so a death is seen at once and
-//! quiet costs nothing. Only a refusal is a sign: an address that is silent, or that no name stands for, is judged by its
-//! liveness.
+//! can be neither up nor down: it runs an agent only, or nothing is known of it yet; then nobody takes from it, and nobody
+//! waits for it. One connection without calls is kept to each program; it ends with the process, so a death is seen at once
+//! and quiet costs nothing. Only a refusal is a sign: an address that is silent, or that no name stands for, is judged by its
+//! liveness; and an agent that this node never reached, by its fetches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -42,6 +43,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 pub(crate) struct Peers {
     down: BTreeSet<NodeId>,
     up: BTreeSet<NodeId>,
+    agents_gone: BTreeSet<NodeId>,
 }
 
 impl Peers {
@@ -54,6 +56,11 @@ impl Peers {
     pub(super) fn is_up(&self, node: NodeId) -> bool {
         self.up.contains(&node)
     }
+
+    /// The nodes whose agent is dead: it fetches no more.
+    pub(super) const fn agents_gone(&self) -> &BTreeSet<NodeId> {
+        &self.agents_gone
+    }
 }
 
 /// Watches the others.
@@ -63,7 +70,7 @@ pub(crate) struct PeerWatch {
     membership: Arc<Membership>,
     view: watch::Receiver<Arc<ClusterView>>,
     peers: watch::Sender<Peers>,
-    probes: BTreeMap<NodeId, Probe>,
+    probes: BTreeMap<(NodeId, Program), Probe>,
     changed: Arc<Notify>,
 }
 
@@ -72,10 +79,13 @@ pub(crate) struct PeerWatch {
 enum Port {
     Unknown,
     Accepts,
-    Refuses,
+    Refuses {
+        /// Whether it accepted before.
+        accepted: bool,
+    },
 }
 
-/// What tries a node's port.
+/// What tries a program's port.
 #[derive(Debug)]
 struct Probe {
     endpoint: Endpoint,
@@ -116,13 +126,15 @@ impl PeerWatch {
         }
     }
 
-    /// Has a probe for each other node that has a leader-svc, at its newest address.
+    /// Has a probe for each program of each other node, at its newest address.
     fn probe_nodes(&mut self, view: &ClusterView) {
-        let endpoint = |id: NodeId| view.node(id).and_then(|node| node.endpoint(Program::LeaderSvc));
-        self.probes.retain(|id, probe| endpoint(*id) == Some(&probe.endpoint));
-        for node in view.nodes().filter(|node| node.node != self.node) {
-            let Some(endpoint) = node.endpoint(Program::LeaderSvc) else { continue };
-            self.probes.entry(node.node).or_insert_with(|| {
+        let endpoint = |id: NodeId, program| view.node(id).and_then(|node| node.endpoint(program));
+        self.probes.retain(|(id, program), probe| endpoint(*id, *program) == Some(&probe.endpoint));
+        let others = view.nodes().filter(|node| node.node != self.node);
+        let programs = [Program::LeaderSvc, Program::FollowerAgent];
+        for (node, program) in others.flat_map(|node| programs.map(|program| (node, program))) {
+            let Some(endpoint) = node.endpoint(program) else { continue };
+            self.probes.entry((node.node, program)).or_insert_with(|| {
                 let (sender, port) = watch::channel(Port::Unknown);
                 let probing = probe(endpoint.clone(), sender, Arc::clone(&self.changed));
                 let task = AbortOnDropHandle::new(tokio::spawn(probing));
@@ -133,9 +145,16 @@ impl PeerWatch {
 
     fn tell(&self) {
         let mut peers = Peers::default();
-        for (node, probe) in &self.probes {
-            match (*probe.port.borrow(), self.membership.state(*node, Program::LeaderSvc)) {
-                (Port::Refuses, _)
+        for ((node, program), probe) in &self.probes {
+            let port = *probe.port.borrow();
+            if *program == Program::FollowerAgent {
+                if port == (Port::Refuses { accepted: true }) {
+                    peers.agents_gone.insert(*node);
+                }
+                continue;
+            }
+            match (port, self.membership.state(*node, *program)) {
+                (Port::Refuses { .. }, _)
                 | (Port::Unknown | Port::Accepts, ProgramState::Expired)
                 // Its sign of life went with a store that was lost.
                 | (Port::Unknown, ProgramState::NeverSeen) => _ = peers.down.insert(*node),
@@ -159,11 +178,11 @@ async fn probe(endpoint: Endpoint, port: watch::Sender<Port>, changed: Arc<Notif
             changed.notify_one();
         }
     };
-    let (mut refusals, mut pause) = (0, PAUSE_MIN);
+    let (mut accepted, mut refusals, mut pause) = (false, 0, PAUSE_MIN);
     loop {
         match timeout(CONNECT_PATIENCE, connect(&endpoint)).await {
             Ok(Ok(connection)) => {
-                refusals = 0;
+                (accepted, refusals) = (true, 0);
                 say(Port::Accepts);
                 let since = Instant::now();
                 hold(connection).await;
@@ -174,7 +193,7 @@ async fn probe(endpoint: Endpoint, port: watch::Sender<Port>, changed: Arc<Notif
             Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 refusals += 1;
                 if refusals >= REFUSALS {
-                    say(Port::Refuses);
+                    say(Port::Refuses { accepted });
                 }
             }
             Ok(Err(_)) | Err(_) => {

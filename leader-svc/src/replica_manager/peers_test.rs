@@ -62,23 +62,39 @@ impl Bench {
     }
 }
 
+impl Bench {
+    async fn until_gone(&mut self, gone: bool) {
+        let found = self.peers.wait_for(|peers| peers.agents_gone().contains(&node(2)) == gone);
+        assert!(
+            timeout(SOON, found).await.is_ok(),
+            "node 2's agent never is {}",
+            if gone { "gone" } else { "back" }
+        );
+    }
+}
+
 impl Drop for Bench {
     fn drop(&mut self) {
         self.stop.cancel();
     }
 }
 
-/// Accepts connections and keeps them, until it is dropped.
-fn serve(listener: TcpListener) -> AbortOnDropHandle<()> {
+/// Accepts connections, tells `accepted` and keeps them, until it is dropped.
+fn serve_telling(listener: TcpListener, accepted: Arc<Notify>) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
         let mut held = JoinSet::new();
         while let Ok((connection, _)) = listener.accept().await {
+            accepted.notify_one();
             held.spawn(async move {
                 std::future::pending::<()>().await;
                 drop(connection);
             });
         }
     }))
+}
+
+fn serve(listener: TcpListener) -> AbortOnDropHandle<()> {
+    serve_telling(listener, Arc::default())
 }
 
 #[tokio::test]
@@ -108,6 +124,24 @@ async fn a_node_whose_counter_stands_still_is_down_although_its_port_accepts() {
     bench.store.renew_liveness(node(2), Program::LeaderSvc).await.unwrap();
     bench.membership.renew(|| MonotonicTime::from_millis(500)).await.unwrap();
     bench.until(Known::Up).await;
+}
+
+#[tokio::test]
+async fn an_agent_is_gone_when_its_port_refuses_after_it_accepted() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let accepted = Arc::new(Notify::new());
+    let server = serve_telling(listener, Arc::clone(&accepted));
+    let mut bench = bench(Program::FollowerAgent, address).await;
+    // Nobody ever listened there: its agent may be reached by others, or not at all.
+    let never = "127.0.0.1:1".parse().unwrap();
+    register_endpoint(&*bench.store, node(3), Program::FollowerAgent, &never).await.unwrap();
+    accepted.notified().await;
+    drop(server);
+    bench.until_gone(true).await;
+    let _server = serve(TcpListener::bind(address).await.unwrap());
+    bench.until_gone(false).await;
+    assert!(bench.peers.borrow().agents_gone().is_empty(), "{:?}", *bench.peers.borrow());
 }
 
 /// Its place in the list of replicas must not hold up those who can lead, and nobody may hand over to it.
