@@ -32,7 +32,8 @@ pub use consumer::{Consumer, ConsumerConfig, Polled, ResetPolicy, StartAt};
 pub use error::ClientError;
 pub use leader_view::{LeaderView, LeaderViewConfig};
 pub use partitioner::partition_for_key;
-pub use producer::{Delivery, Position, Producer, ProducerConfig, ProducerRecord};
+pub use producer::{Delivery, Position, Producer, ProducerConfig, ProducerRecord, new_trace};
+pub use throttle::ThrottledNodes;
 
 // What the client's calls take and return.
 pub use highwater_wire::admin::{AdoptTopic, CreateTopic, Placement};

@@ -94,6 +94,7 @@ fn refused() -> FetchFailure {
     FetchFailure::Call(Failure {
         kind: FailureKind::Retryable,
         retry_after: None,
+        status: tonic::Code::Unavailable,
         code: None,
         leader: None,
         reached: Reached::Refused,
