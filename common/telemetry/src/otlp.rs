@@ -57,6 +57,8 @@ pub struct OtlpSettings {
     pub sampling: Sampling,
     /// How often metrics are sent.
     pub metrics_interval: Duration,
+    /// How many series one metric may have by partition: a gauge with more is sent without partitions.
+    pub series_max: u32,
 }
 
 /// Who tells.
