@@ -21,7 +21,6 @@ pub async fn open_etcd(endpoints: &[Endpoint]) -> Result<Arc<dyn Coordination>, 
 /// # Errors
 /// [`CoordinationError::Invalid`]: this build is without the cargo feature `etcd`.
 #[cfg(not(feature = "etcd"))]
-#[expect(clippy::unused_async, reason = "the same signature as in a build with etcd")]
 pub async fn open_etcd(_endpoints: &[Endpoint]) -> Result<Arc<dyn Coordination>, CoordinationError> {
     Err(CoordinationError::Invalid("this program was built without the cargo feature etcd".to_owned()))
 }
