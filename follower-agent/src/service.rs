@@ -31,7 +31,8 @@ use highwater_serving::observe::Observed;
 use highwater_serving::throttle::Limit;
 use highwater_serving::volume::VolumeError;
 use highwater_serving::{
-    Admission, DataDir, FetchPurgatory, PartitionHost, Registry, ReplicationThrottle, ThrottleKeeper, Volume,
+    Admission, DataDir, FetchPurgatory, PartitionHost, Registry, ReplicationThrottle, ThrottleKeeper,
+    ThrottleLives, Volume,
 };
 use highwater_telemetry::names::metric;
 use highwater_telemetry::{Exporter, ServiceIdentity, Telemetry};
@@ -178,6 +179,7 @@ struct Parts {
     telemetry: Telemetry,
     /// Of what this node fetches while it is catching up.
     throttle: Arc<ReplicationThrottle>,
+    throttle_lives: Arc<ThrottleLives>,
     /// Of answers to consumers.
     admission: Arc<Admission>,
     /// Set once the node has joined its cluster.
@@ -208,6 +210,7 @@ impl Parts {
             purgatory: Arc::new(FetchPurgatory::new(clocks.monotonic)),
             telemetry,
             throttle: Arc::new(throttle(&config.own, clocks.monotonic)),
+            throttle_lives: Arc::default(),
             admission: Arc::new(Admission::new(config.own.in_flight_max.0, 0)),
             membership: Arc::new(membership),
             fetchers: Arc::default(),
@@ -272,6 +275,7 @@ impl Parts {
                 Arc::clone(&self.membership),
                 clock,
                 self.draining.clone(),
+                Arc::clone(&self.throttle_lives),
             ),
             fetchers: Arc::clone(&self.fetchers),
             telemetry: self.telemetry.clone(),
@@ -342,6 +346,7 @@ impl Parts {
             Arc::clone(&self.throttle),
             Arc::clone(&self.coordination),
             self.clocks.monotonic,
+            Arc::clone(&self.throttle_lives),
         );
         let fetching = async {
             stop.cancelled().await;

@@ -26,7 +26,7 @@ use highwater_serving::throttle::Limit;
 use highwater_serving::volume::VolumeError;
 use highwater_serving::{
     Admission, DataDir, FetchPurgatory, PartitionHost as _, Registry, ReplicationThrottle, ThrottleKeeper,
-    Volume,
+    ThrottleLives, Volume,
 };
 use highwater_telemetry::{Exporter, ServiceIdentity, Telemetry};
 use highwater_types::{Program, ThrottleSide};
@@ -134,6 +134,7 @@ struct Parts {
     purgatory: Arc<FetchPurgatory>,
     /// Of what this node sends to followers that are catching up.
     throttle: Arc<ReplicationThrottle>,
+    throttle_lives: Arc<ThrottleLives>,
     /// Of requests to append and of answers.
     admission: Arc<Admission>,
     telemetry: Telemetry,
@@ -159,6 +160,7 @@ impl Parts {
         let (draining, closing) = (CancellationToken::new(), CancellationToken::new());
         Self {
             throttle: Arc::new(throttle(own, clocks.monotonic)),
+            throttle_lives: Arc::default(),
             admission: Arc::new(Admission::new(own.in_flight_max.0, own.in_flight_reserve.0)),
             coordination,
             clocks,
@@ -259,6 +261,7 @@ impl Parts {
             Arc::clone(&self.membership),
             self.clocks.monotonic,
             self.draining.clone(),
+            Arc::clone(&self.throttle_lives),
         );
         ClusterApi {
             volume: self.volume.clone(),
@@ -349,6 +352,7 @@ impl Parts {
             Arc::clone(&self.throttle),
             Arc::clone(&self.coordination),
             self.clocks.monotonic,
+            Arc::clone(&self.throttle_lives),
         );
         vec![
             ticker(own.checkpoint_interval, LedPartition::write_checkpoint),

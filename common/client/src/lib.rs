@@ -41,7 +41,7 @@ pub use highwater_wire::cluster::{DescribedCluster, DescribedPartition, Describe
 pub use highwater_wire::fetch::TopicRef;
 pub use highwater_wire::offsets::{FoundOffset, OffsetQuery};
 pub use highwater_wire::produce::Acks;
-pub use highwater_wire::throttle::{ClearThrottle, SetThrottle};
+pub use highwater_wire::throttle::{ClearThrottle, SetThrottle, ThrottleLeft};
 pub use highwater_wire::{Caller, Failure, FailureKind, Reached};
 
 #[cfg(test)]

@@ -50,5 +50,5 @@ pub use highwater_replica::ReplicaFacts;
 pub use host::{HostedReplica, Located, PartitionHost};
 pub use purgatory::FetchPurgatory;
 pub use registry::{Hosting, Registry};
-pub use throttle::{ReplicationThrottle, ThrottleKeeper};
+pub use throttle::{ReplicationThrottle, ThrottleKeeper, ThrottleLives};
 pub use volume::{DataDir, Volume};

@@ -116,6 +116,11 @@ pub enum ThrottleSide {
     Follower,
 }
 
+impl ThrottleSide {
+    /// Each of them.
+    pub const BOTH: [Self; 2] = [Self::Leader, Self::Follower];
+}
+
 impl fmt::Display for ThrottleSide {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
