@@ -28,6 +28,7 @@ use highwater_serving::admission::{AdmitLayer, AdmitRequests};
 use highwater_serving::describe::ClusterDescriber;
 use highwater_serving::fetch::{LongPollLayer, Read, ReadBounds};
 use highwater_serving::observe::Observed;
+use highwater_serving::readiness::follow_session;
 use highwater_serving::throttle::Limit;
 use highwater_serving::volume::VolumeError;
 use highwater_serving::{
@@ -333,7 +334,6 @@ impl Parts {
         let fetchers = Arc::clone(self.fetchers.get_or_init(|| Arc::new(self.fetchers(&volume))));
         let repair = self.repair(&volume);
         let manager = ReplicaManager::new(Arc::new(self.shared(volume, Arc::clone(&fetchers))));
-        health.set_serving(true).await;
         tracing::info!(address = %self.endpoint, node = self.config.common.node_id.get(), "serving");
         let checkpoints = housekeeping::run(
             Arc::clone(&self.registry),
@@ -357,6 +357,7 @@ impl Parts {
             checkpoints,
             fetching,
             repair.run(stop.clone()),
+            follow_session(health.clone(), &self.membership, self.clocks.monotonic, stop.clone()),
             throttles.run(self.closing.clone()),
             self.keep_alive(),
         );

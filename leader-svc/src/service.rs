@@ -13,7 +13,7 @@ use highwater_coordination::{
     Coordination, CoordinationError, FileCoordination, FileOptions, Membership, open_etcd, register_endpoint,
 };
 use highwater_node::config::{CommonSettings, CoordinationTarget, advertised_endpoint};
-use highwater_node::grpc::{GrpcServer, Listener, ServeError};
+use highwater_node::grpc::{GrpcServer, Health, Listener, ServeError};
 use highwater_node::{Clocks, MonotonicClock};
 use highwater_proto::v1::cluster_service_server::ClusterServiceServer;
 use highwater_proto::v1::log_service_server::LogServiceServer;
@@ -22,6 +22,7 @@ use highwater_serving::admission::AdmitRequests;
 use highwater_serving::describe::ClusterDescriber;
 use highwater_serving::fetch::ReadBounds;
 use highwater_serving::observe::Observed;
+use highwater_serving::readiness::follow_session;
 use highwater_serving::throttle::Limit;
 use highwater_serving::volume::VolumeError;
 use highwater_serving::{
@@ -312,9 +313,10 @@ impl LeaderService {
         let background = parts.start(&config.own, manager, events);
         let drain = parts.drain_on(stop.clone());
         tracing::info!(address = %listener.address(), node = config.common.node_id.get(), "serving");
-        server.health().set_serving(true).await;
+        let ready = parts.follow_session(server.health(), stop.clone());
         let served = server.serve(listener, stop).await;
         drain.abort();
+        ready.abort();
         parts.purgatory.drain();
         parts.closing.cancel();
         for task in background {
@@ -361,6 +363,12 @@ impl Parts {
             tokio::spawn(alive),
             tokio::spawn(throttles.run(self.closing.clone())),
         ]
+    }
+
+    /// Says by health whether the program is ready, until it is told to stop.
+    fn follow_session(&self, health: Health, stop: CancellationToken) -> JoinHandle<()> {
+        let (membership, clock) = (Arc::clone(&self.membership), self.clocks.monotonic);
+        tokio::spawn(async move { follow_session(health, &membership, clock, stop).await })
     }
 
     /// Lets parked calls go as soon as the program is told to stop.

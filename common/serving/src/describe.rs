@@ -30,7 +30,7 @@ use crate::throttle::ThrottleLives;
 pub const MAX_DESCRIBE_WAIT: Duration = Duration::from_secs(30);
 
 /// How often a waiting answer looks whether this program still holds its session.
-const SESSION_CHECK: Duration = Duration::from_millis(500);
+pub(crate) const SESSION_CHECK: Duration = Duration::from_millis(500);
 
 /// Answers questions about the cluster from the view.
 #[derive(Clone, Debug)]
@@ -77,7 +77,8 @@ impl ClusterDescriber {
                 return Err(ReplicationError::new(
                     ErrorCode::CoordinationUnavailable,
                     format!(
-                        "node {} cannot renew its session, so what it knows may be old; ask another",
+                        "node {} cannot renew its session with the coordination store, so what it knows may be old: ask another \
+                         node; where each says so, the store is out of reach",
                         self.node
                     ),
                 ));

@@ -16,6 +16,7 @@
 //! | [`admission`] | how many bytes may be in flight |
 //! | [`attempts`] | pauses after failed attempts, and which failures are news |
 //! | [`observe`] | spans and metrics of calls |
+//! | [`readiness`] | when health says SERVING |
 //! | [`closing`] | waiting for those who still read a log that is to be closed |
 //! | [`volume`] | taking a data directory into use |
 //! | [`damage_note`] | damage that readers met, told once |
@@ -35,6 +36,7 @@ pub mod observe;
 pub mod offsets;
 pub mod purgatory;
 pub mod read_records;
+pub mod readiness;
 pub mod registry;
 pub mod strays;
 #[cfg(test)]
