@@ -8,6 +8,7 @@
 //!
 //! Every failure is retried with a growing pause; a newer record ends the pause.
 
+mod disk_failures;
 mod stand;
 
 use std::collections::HashMap;
@@ -28,6 +29,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::disk_failures::DiskFailures;
 use self::stand::{Stood, stand};
 use crate::partition::{LedPartition, PartitionContext, PartitionEvent};
 
@@ -88,6 +90,7 @@ pub(crate) struct ReplicaManager {
     shared: Arc<Shared>,
     slots: HashMap<TopicIdPartition, Slot>,
     attempts: Attempts,
+    disk_failures: DiskFailures,
     tasks: JoinSet<Done>,
     strays: Strays,
 }
@@ -98,6 +101,7 @@ impl ReplicaManager {
             shared,
             slots: HashMap::new(),
             attempts: Attempts::new(RETRY_MIN, RETRY_MAX),
+            disk_failures: DiskFailures::new(),
             tasks: JoinSet::new(),
             strays: Strays::default(),
         }
@@ -224,9 +228,7 @@ impl ReplicaManager {
             Ok(Done::Stood(id, seen, stood)) => self.on_stood(id, seen, stood, view),
             Ok(Done::Closed(id)) => self.slots.remove(&id).is_some(),
             Ok(Done::GivenUp(id, seen)) => {
-                let why = disk_failed();
-                let (pause, _) = self.attempts.failed(id, &why.message);
-                self.pause(id, seen, Some(pause), why);
+                self.pause_for_disk(id, seen, disk_failed(), view);
                 true
             }
             Err(failed) => {
@@ -253,6 +255,7 @@ impl ReplicaManager {
                     "leading"
                 );
                 self.attempts.forget(id);
+                self.disk_failures.leads(id);
                 self.shared.registry.set(id, Hosting::Online(Arc::clone(&partition)));
                 self.slots.insert(id, Slot::Leading(Arc::clone(&partition)));
                 let newest = view.partition(id);
@@ -274,6 +277,10 @@ impl ReplicaManager {
                 self.pause(id, seen, Some(pause), why);
                 true
             }
+            Stood::Elected(seen, why) => {
+                self.pause_for_disk(id, seen, why, view);
+                true
+            }
             Stood::Ineligible(why) => {
                 if self.attempts.failed(id, &why.message).1 {
                     tracing::warn!(partition = name_of(view, id), topic_id = %id.topic_id, error = %why, "cannot lead");
@@ -282,6 +289,19 @@ impl ReplicaManager {
                 true
             }
         }
+    }
+
+    /// As [`Self::pause`], after a leadership that the disk ended.
+    fn pause_for_disk(
+        &mut self,
+        id: TopicIdPartition,
+        seen: PartitionEpoch,
+        why: ReplicationError,
+        view: &ClusterView,
+    ) {
+        let name = name_of(view, id);
+        let pause = self.disk_failures.ended(id, &name, &why.message);
+        self.pause(id, seen, Some(pause), why);
     }
 
     /// Nothing is tried before `pause` is over; without one, before a newer record is seen.
@@ -352,6 +372,7 @@ impl ReplicaManager {
                 }
             }
             self.attempts.forget(id);
+            self.disk_failures.forget(id);
         }
     }
 
