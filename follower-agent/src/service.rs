@@ -243,7 +243,8 @@ impl Parts {
 
     async fn server(&self) -> Result<GrpcServer, ServeError> {
         let api = self.api();
-        let log = AdmitRequests::new(LogServiceServer::new(api.clone()), Arc::clone(&self.admission));
+        let (admission, unread_max) = (Arc::clone(&self.admission), self.config.own.in_flight_unread);
+        let log = AdmitRequests::new(LogServiceServer::new(api.clone()), admission, unread_max);
         let server = GrpcServer::new(&[highwater_proto::FILE_DESCRIPTOR_SET, DETAILS_DESCRIPTOR_SET]).await?;
         Ok(server
             .add_service(self.observed(log))

@@ -223,8 +223,9 @@ impl Parts {
             clocks: self.clocks.clone(),
         });
         let server = GrpcServer::new(&[highwater_proto::FILE_DESCRIPTOR_SET, DETAILS_DESCRIPTOR_SET]).await?;
+        let log = AdmitRequests::new(log, Arc::clone(&self.admission), own.in_flight_unread);
         Ok(server
-            .add_service(self.observed(AdmitRequests::new(log, Arc::clone(&self.admission))))
+            .add_service(self.observed(log))
             .await
             .add_service(self.observed(cluster))
             .await
