@@ -134,6 +134,7 @@ mod tests {
         let failure = Failure {
             kind: FailureKind::Retryable,
             retry_after: None,
+            status: tonic::Code::Unavailable,
             code: None,
             leader: None,
             reached: Reached::Refused,

@@ -63,6 +63,8 @@ highwater_node::settings! {
         throttled_replicas: ThrottledReplicas = "follower.replication.throttled.replicas", default "*";
         /// How many bytes of records may be in flight, in answers to consumers; what is above is refused for now.
         in_flight_max: ByteSize = "in.flight.max.bytes", default "256MiB", in ByteSize(1 << 20)..=ByteSize(1 << 40);
+        /// How long an answer may wait for its requester to read it, in milliseconds; then the connection is closed.
+        in_flight_unread: Duration = "in.flight.unread.max.ms", default "60s", in Duration::from_secs(1)..=Duration::from_secs(3_600);
     }
 }
 

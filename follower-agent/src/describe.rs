@@ -86,7 +86,7 @@ fn row(
         (PartitionFetchState::Fetching, Some((until, why))) => {
             (v1::FetchState::Delayed, why.to_owned(), Some(until))
         }
-        (PartitionFetchState::Fetching, None) => (v1::FetchState::Fetching, String::new(), None),
+        (PartitionFetchState::Fetching, None) => (v1::FetchState::Fetching, damage(partition), None),
     };
     let millis = |until: MonotonicTime| u64::try_from(until.since(now).as_millis()).unwrap_or(u64::MAX);
     replica.inspect(|core| v1::FollowedPartition {
@@ -111,6 +111,16 @@ fn row(
     })
 }
 
+/// What of the partition's log is damaged, as a reason; empty when nothing is.
+fn damage(partition: &FollowedPartition) -> String {
+    let replica = partition.replica();
+    if !replica.inspect(FollowerPartition::is_damaged) {
+        return String::new();
+    }
+    let ranges: Vec<_> = replica.damage().iter().map(|damage| damage.range.to_string()).collect();
+    format!("offsets {} are damaged; they are read from the leader again", ranges.join(", "))
+}
+
 /// Why it lags. While it does not fetch, what the leader has more by now is not known.
 fn cause(
     core: &FollowerPartition,
@@ -120,8 +130,8 @@ fn cause(
 ) -> LagCause {
     let backing_off = matches!(state, v1::FetchState::Delayed | v1::FetchState::Failed);
     LagFacts {
-        lag_records: core.lag().filter(|_| !backing_off),
-        disk_failed,
+        lag_records: core.lacking().filter(|_| !backing_off),
+        disk_failed: disk_failed || core.is_damaged(),
         backing_off,
         truncating: state == v1::FetchState::Truncating,
         awaits_disk: core.fetch_offset() > core.acknowledged(),

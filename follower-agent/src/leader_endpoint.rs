@@ -26,8 +26,8 @@ use highwater_wire::offsets::{
 };
 use highwater_wire::{Caller, DecodeError, Failure, FailureKind, Reached, trace};
 use parking_lot::Mutex;
-use tonic::Request;
 use tonic::transport::Channel;
+use tonic::{Code, Request};
 
 /// Why a fetch has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -179,7 +179,15 @@ fn undecodable(error: &DecodeError) -> Failure {
 }
 
 fn unusable(reached: Reached, message: String) -> Failure {
-    Failure { kind: FailureKind::Terminal, retry_after: None, code: None, leader: None, reached, message }
+    Failure {
+        kind: FailureKind::Terminal,
+        retry_after: None,
+        status: Code::Internal,
+        code: None,
+        leader: None,
+        reached,
+        message,
+    }
 }
 
 /// What makes end points for the loops.

@@ -29,10 +29,12 @@ use highwater_serving::describe::ClusterDescriber;
 use highwater_serving::fetch::{LongPollLayer, Read, ReadBounds};
 use highwater_serving::handover::{HandoverListener, Wanted};
 use highwater_serving::observe::Observed;
+use highwater_serving::readiness::follow_session;
 use highwater_serving::throttle::Limit;
 use highwater_serving::volume::VolumeError;
 use highwater_serving::{
-    Admission, DataDir, FetchPurgatory, PartitionHost, Registry, ReplicationThrottle, ThrottleKeeper, Volume,
+    Admission, DataDir, FetchPurgatory, PartitionHost, Registry, ReplicationThrottle, ThrottleKeeper,
+    ThrottleLives, Volume,
 };
 use highwater_telemetry::names::metric;
 use highwater_telemetry::{Exporter, ServiceIdentity, Telemetry};
@@ -182,6 +184,7 @@ struct Parts {
     telemetry: Telemetry,
     /// Of what this node fetches while it is catching up.
     throttle: Arc<ReplicationThrottle>,
+    throttle_lives: Arc<ThrottleLives>,
     /// Of answers to consumers.
     admission: Arc<Admission>,
     /// Set once the node has joined its cluster.
@@ -212,6 +215,7 @@ impl Parts {
             purgatory: Arc::new(FetchPurgatory::new(clocks.monotonic)),
             telemetry,
             throttle: Arc::new(throttle(&config.own, clocks.monotonic)),
+            throttle_lives: Arc::default(),
             admission: Arc::new(Admission::new(config.own.in_flight_max.0, 0)),
             membership: Arc::new(membership),
             fetchers: Arc::default(),
@@ -243,7 +247,8 @@ impl Parts {
 
     async fn server(&self) -> Result<GrpcServer, ServeError> {
         let api = self.api();
-        let log = AdmitRequests::new(LogServiceServer::new(api.clone()), Arc::clone(&self.admission));
+        let (admission, unread_max) = (Arc::clone(&self.admission), self.config.own.in_flight_unread);
+        let log = AdmitRequests::new(LogServiceServer::new(api.clone()), admission, unread_max);
         let server = GrpcServer::new(&[highwater_proto::FILE_DESCRIPTOR_SET, DETAILS_DESCRIPTOR_SET]).await?;
         Ok(server
             .add_service(self.observed(log))
@@ -276,6 +281,7 @@ impl Parts {
                 Arc::clone(&self.membership),
                 clock,
                 self.draining.clone(),
+                Arc::clone(&self.throttle_lives),
             ),
             fetchers: Arc::clone(&self.fetchers),
             telemetry: self.telemetry.clone(),
@@ -333,7 +339,6 @@ impl Parts {
         let fetchers = Arc::clone(self.fetchers.get_or_init(|| Arc::new(self.fetchers(&volume))));
         let repair = self.repair(&volume);
         let manager = ReplicaManager::new(Arc::new(self.shared(volume, Arc::clone(&fetchers))));
-        health.set_serving(true).await;
         tracing::info!(address = %self.endpoint, node = self.config.common.node_id.get(), "serving");
         let checkpoints = housekeeping::run(
             Arc::clone(&self.registry),
@@ -346,6 +351,7 @@ impl Parts {
             Arc::clone(&self.throttle),
             Arc::clone(&self.coordination),
             self.clocks.monotonic,
+            Arc::clone(&self.throttle_lives),
         );
         let (sender, wanted) = mpsc::channel(WANTED_LOGS);
         let fetching = async {
@@ -358,6 +364,7 @@ impl Parts {
             checkpoints,
             fetching,
             repair.run(stop.clone()),
+            follow_session(health.clone(), &self.membership, self.clocks.monotonic, stop.clone()),
             throttles.run(self.closing.clone()),
             self.keep_alive(),
         );

@@ -45,6 +45,8 @@ highwater_node::settings! {
         in_flight_max: ByteSize = "in.flight.max.bytes", default "256MiB", in ByteSize(1 << 20)..=ByteSize(1 << 40);
         /// How many of these are kept for answers to followers.
         in_flight_reserve: ByteSize = "in.flight.replication.reserve.bytes", default "64MiB", in ByteSize(0)..=ByteSize(1 << 40);
+        /// How long an answer may wait for its requester to read it, in milliseconds; then the connection is closed.
+        in_flight_unread: Duration = "in.flight.unread.max.ms", default "60s", in Duration::from_secs(1)..=Duration::from_secs(3_600);
     }
 }
 

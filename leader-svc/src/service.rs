@@ -23,11 +23,12 @@ use highwater_serving::admission::AdmitRequests;
 use highwater_serving::describe::ClusterDescriber;
 use highwater_serving::fetch::ReadBounds;
 use highwater_serving::observe::Observed;
+use highwater_serving::readiness::follow_session;
 use highwater_serving::throttle::Limit;
 use highwater_serving::volume::VolumeError;
 use highwater_serving::{
     Admission, DataDir, FetchPurgatory, PartitionHost as _, Registry, ReplicationThrottle, ThrottleKeeper,
-    Volume,
+    ThrottleLives, Volume,
 };
 use highwater_telemetry::{Exporter, ServiceIdentity, Telemetry};
 use highwater_types::{Program, ThrottleSide};
@@ -141,6 +142,7 @@ struct Parts {
     purgatory: Arc<FetchPurgatory>,
     /// Of what this node sends to followers that are catching up.
     throttle: Arc<ReplicationThrottle>,
+    throttle_lives: Arc<ThrottleLives>,
     /// Of requests to append and of answers.
     admission: Arc<Admission>,
     telemetry: Telemetry,
@@ -170,6 +172,7 @@ impl Parts {
         let (draining, closing) = (CancellationToken::new(), CancellationToken::new());
         Self {
             throttle: Arc::new(throttle(own, clocks.monotonic)),
+            throttle_lives: Arc::default(),
             admission: Arc::new(Admission::new(own.in_flight_max.0, own.in_flight_reserve.0)),
             coordination,
             clocks,
@@ -243,8 +246,9 @@ impl Parts {
             clocks: self.clocks.clone(),
         });
         let server = GrpcServer::new(&[highwater_proto::FILE_DESCRIPTOR_SET, DETAILS_DESCRIPTOR_SET]).await?;
+        let log = AdmitRequests::new(log, Arc::clone(&self.admission), own.in_flight_unread);
         Ok(server
-            .add_service(self.observed(AdmitRequests::new(log, Arc::clone(&self.admission))))
+            .add_service(self.observed(log))
             .await
             .add_service(self.observed(cluster))
             .await
@@ -282,6 +286,7 @@ impl Parts {
             Arc::clone(&self.membership),
             self.clocks.monotonic,
             self.draining.clone(),
+            Arc::clone(&self.throttle_lives),
         );
         ClusterApi {
             volume: self.volume.clone(),
@@ -333,9 +338,10 @@ impl LeaderService {
         background.push(tokio::spawn(peers.run(parts.closing.clone())));
         let drain = parts.drain_on(stop, server.health());
         tracing::info!(address = %listener.address(), node = config.common.node_id.get(), "serving");
-        server.health().set_serving(true).await;
+        let ready = parts.follow_session(server.health(), stop.clone());
         let served = server.serve(listener, parts.draining.clone()).await;
         drain.abort();
+        ready.abort();
         parts.purgatory.drain();
         parts.closing.cancel();
         for task in background {
@@ -373,6 +379,7 @@ impl Parts {
             Arc::clone(&self.throttle),
             Arc::clone(&self.coordination),
             self.clocks.monotonic,
+            Arc::clone(&self.throttle_lives),
         );
         vec![
             ticker(own.checkpoint_interval, LedPartition::write_checkpoint),
@@ -381,6 +388,12 @@ impl Parts {
             tokio::spawn(alive),
             tokio::spawn(throttles.run(self.closing.clone())),
         ]
+    }
+
+    /// Says by health whether the program is ready, until it is told to stop.
+    fn follow_session(&self, health: Health, stop: CancellationToken) -> JoinHandle<()> {
+        let (membership, clock) = (Arc::clone(&self.membership), self.clocks.monotonic);
+        tokio::spawn(async move { follow_session(health, &membership, clock, stop).await })
     }
 
     /// When the program is told to stop: hands leaderships over, then lets parked calls go and stops the server.

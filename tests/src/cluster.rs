@@ -378,11 +378,16 @@ impl std::fmt::Display for Server {
 
 /// Whether the server at `address` says by the health protocol that it serves. A server that says nothing does not.
 pub async fn is_serving(address: SocketAddr) -> bool {
+    says_serving(address, "").await
+}
+
+/// Whether it says so of a service by this name.
+pub async fn says_serving(address: SocketAddr, service: &str) -> bool {
     let Ok(endpoint) = Endpoint::from_shared(format!("http://{address}")) else { return false };
     let Ok(channel) = endpoint.connect_timeout(ANSWERS_WITHIN).timeout(ANSWERS_WITHIN).connect().await else {
         return false;
     };
-    let answer = HealthClient::new(channel).check(HealthCheckRequest::default()).await;
+    let answer = HealthClient::new(channel).check(HealthCheckRequest { service: service.to_owned() }).await;
     answer.is_ok_and(|answer| answer.into_inner().status() == ServingStatus::Serving)
 }
 

@@ -1,4 +1,4 @@
-//! The real collector and the real Jaeger, by the configuration that deploy has, and what they answer over HTTP.
+//! The real collector, Prometheus and Jaeger, by the configuration that deploy has, and what they answer over HTTP.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::process::{CommandLine, Process};
-use crate::{parts, ports, wait};
+use crate::{parts, ports, programs, wait};
 
 /// How far around now a search looks, in seconds: clocks of the programs may be off.
 const AROUND_NOW: Duration = Duration::from_secs(600);
@@ -25,11 +25,12 @@ pub struct TracingParts {
     // Declared, and so dropped, before the folder that they write to.
     _collector: Process,
     _jaeger: Process,
+    _prometheus: Process,
     _place: TempDir,
 }
 
 impl TracingParts {
-    /// Starts both, and waits until they are well. `None`: a part was left out.
+    /// Starts all, and waits until they are well. `None`: a part was left out.
     ///
     /// # Panics
     /// When one does not start.
@@ -37,8 +38,9 @@ impl TracingParts {
         let jaeger = parts::find("jaeger")?.join("jaeger");
         let collector = parts::find("otelcol")?.join("otelcol");
         let place = tempfile::tempdir().expect("a temporary directory");
-        let [otlp, jaeger_otlp, jaeger_http, jaeger_grpc, jaeger_health, metrics, health] =
+        let [otlp, jaeger_otlp, jaeger_http, jaeger_grpc, jaeger_health, metrics, health, prometheus] =
             std::array::from_fn(|_| ports::loopback());
+        let store = start_prometheus(&place, prometheus, metrics)?;
         let jaeger = run(
             &place,
             "jaeger",
@@ -48,6 +50,7 @@ impl TracingParts {
                 ("JAEGER_HTTP", jaeger_http),
                 ("JAEGER_GRPC", jaeger_grpc),
                 ("JAEGER_HEALTH", jaeger_health),
+                ("PROMETHEUS", prometheus),
             ],
         );
         let collector = run(
@@ -61,10 +64,18 @@ impl TracingParts {
                 ("COLLECTOR_HEALTH", health),
             ],
         );
-        let parts =
-            Self { otlp, jaeger_http, metrics, _collector: collector, _jaeger: jaeger, _place: place };
+        let parts = Self {
+            otlp,
+            jaeger_http,
+            metrics,
+            _collector: collector,
+            _jaeger: jaeger,
+            _prometheus: store,
+            _place: place,
+        };
         wait::until("Jaeger", wait::SOON, async || parts.services().await).await;
         wait::until("the collector", wait::SOON, async || get(health, "/").await).await;
+        wait::until("Prometheus", wait::SOON, async || get(prometheus, "/-/ready").await).await;
         Some(parts)
     }
 
@@ -107,9 +118,45 @@ impl TracingParts {
         get(self.metrics, "/metrics").await.unwrap_or_default()
     }
 
+    /// A quantile of an operation's durations, in milliseconds, as Jaeger's Monitor tab shows it for the last minute; `None`
+    /// while it shows none.
+    pub async fn monitor(&self, (service, operation): (&str, &str), quantile: f64) -> Option<f64> {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_millis();
+        let path = format!(
+            "/api/metrics/latencies?service={service}&quantile={quantile}&groupByOperation=true&spanKind=consumer\
+             &endTs={now}&lookback=60000&step=5000&ratePer=60000"
+        );
+        let answer = self.jaeger(&path).await?;
+        let is_it = |shown: &&Value| {
+            shown["labels"].as_array().is_some_and(|l| l.iter().any(|l| l["value"] == operation))
+        };
+        let shown = answer.get("metrics")?.as_array()?.iter().find(is_it)?;
+        let newest = shown["metricPoints"].as_array()?.last()?;
+        let value = newest.pointer("/gaugeValue/doubleValue")?;
+        // What has not grown has no quantile: the text NaN.
+        value.as_f64().or_else(|| value.as_str()?.parse().ok())
+    }
+
     async fn jaeger(&self, path: &str) -> Option<Value> {
         serde_json::from_str(&get(self.jaeger_http, path).await?).ok()
     }
+}
+
+/// Prometheus by deploy's configuration, which has no variables: the collector's address is put in. `None`: it was left out.
+fn start_prometheus(place: &TempDir, listen: SocketAddr, collector: SocketAddr) -> Option<Process> {
+    let program = parts::find("prometheus")?.join("usr/bin/prometheus");
+    let deployed = std::fs::read_to_string(programs::repository().join("deploy/prometheus/prometheus.yml"))
+        .expect("deploy has a configuration");
+    let config = deployed.replace("otel-collector:8889", &collector.to_string());
+    assert_ne!(config, deployed, "the collector's address is there");
+    let file = place.path().join("prometheus.yml");
+    std::fs::write(&file, config).expect("the place is ours");
+    let line = CommandLine::new(&program).args([
+        format!("--config.file={}", file.display()),
+        format!("--web.listen-address={listen}"),
+        format!("--storage.tsdb.path={}", place.path().join("prometheus").display()),
+    ]);
+    Some(Process::start("prometheus", &line, &place.path().join("prometheus.log")))
 }
 
 fn run(
@@ -120,7 +167,12 @@ fn run(
 ) -> Process {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
     let environment = addresses.iter().map(|(variable, address)| {
-        (std::ffi::OsString::from(variable), std::ffi::OsString::from(address.to_string()))
+        // Jaeger wants a URL.
+        let (variable, value) = match *variable {
+            "PROMETHEUS" => ("JAEGER_PROMETHEUS", format!("http://{address}")),
+            variable => (variable, address.to_string()),
+        };
+        (std::ffi::OsString::from(variable), std::ffi::OsString::from(value))
     });
     let faster = [(std::ffi::OsString::from("COLLECTOR_FLUSH"), std::ffi::OsString::from("500ms"))];
     let line = CommandLine::new(program)

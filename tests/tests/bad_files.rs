@@ -360,6 +360,51 @@ async fn a_follower_without_a_middle_segment_gets_it_from_its_leader_again() {
     }
 }
 
+/// The leader lost the same records, so the repair cannot succeed, and the damage is the cause for as long as anybody looks.
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_on_a_follower_is_the_cause_of_its_lag_for_leader_and_follower() {
+    let mut cluster = Plan::new().program(1, LEADER.1).program(2, AGENT.1).start().await;
+    let leader = Calls::of(cluster.leader(1));
+    leader.until_nodes(2).await;
+    leader.create_topic("t", 1, &[1, 2], &SMALL_SEGMENTS).await;
+    leader.until_in_sync("t", 1).await;
+    for _ in 0..BATCHES {
+        leader.append("t", 0, batch(1, 1000)).await;
+    }
+    Calls::of(cluster.agent(2)).until_followed_to("t", 1, BATCHES).await;
+    until_checkpointed(&cluster, 2, "t").await;
+    stop(&mut cluster, AGENT, true).await;
+    let (segment, from, to) = a_middle_segment(&cluster, 2, "t");
+    remove_segment(&segment, &["log", "index", "timeindex"]);
+    let leaders = cluster.data_dir(1).join("t-0").join(segment.file_name().expect("a file"));
+    fs::write(
+        &leaders,
+        vec![0; usize::try_from(fs::metadata(&leaders).expect("there").len()).expect("small")],
+    )
+    .expect("writable");
+    cluster.start_and_wait(AGENT).await;
+
+    let agent = Calls::of(cluster.agent(2));
+    let (row, seen) = wait::until("the damage to be the cause", wait::SOON, async || {
+        let row = agent.followed().await.remove(&("t".to_owned(), 0))?;
+        let seen = leader.rows("t").await.first()?.followers.first()?.clone();
+        let is_cause = |cause| cause == v1::LagCause::FollowerDisk;
+        (is_cause(row.cause()) && is_cause(seen.cause())).then_some((row, seen))
+    })
+    .await;
+    assert_eq!((row.state(), row.log_end_offset), (v1::FetchState::Fetching, Some(BATCHES)), "it goes on");
+    assert_eq!((row.acknowledged_offset, seen.acknowledged_offset), (Some(from), Some(from)));
+    assert!(row.reason.contains(&format!("offsets [{from}, {to}) are damaged")), "{}", row.reason);
+    // Not for a moment only.
+    wait::always("it is damaged", Duration::from_secs(6), async || {
+        let row = agent.followed().await.remove(&("t".to_owned(), 0));
+        row.is_some_and(|row| row.cause() == v1::LagCause::FollowerDisk)
+    })
+    .await;
+    let said = cluster.agent(2).output();
+    assert!(said.contains("not repaired; trying on"), "{said}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flipped_byte_in_a_closed_segment_is_answered_as_data_loss_where_it_is() {
     let cluster = Plan::new().program(1, LEADER.1).start().await;

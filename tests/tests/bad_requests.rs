@@ -271,6 +271,19 @@ fn wrong_settings_in_every_layer_of_both_programs_end_the_start_with_what_is_all
             command.args(["--no-such-key", "1"]);
         });
         assert!(unknown.contains("--no-such-key"), "{program}: {unknown}");
+        for nowhere in ["foo:0", "foo:4317:1", "-foo:1"] {
+            let endpoint = said(&|command| {
+                command.arg(format!("--otlp-endpoint={nowhere}"));
+            });
+            for part in ["otlp", nowhere, "collector:4317"] {
+                assert!(endpoint.contains(part), "{program}: {part} is named in: {endpoint}");
+            }
+        }
+        let side = if program == "leader-svc" { "leader" } else { "follower" };
+        let none = said(&|command| {
+            command.arg(format!("--{side}-replication-throttled-replicas="));
+        });
+        assert!(none.contains("throttled") && none.contains("orders,payments:3"), "{program}: {none}");
         assert!(!place.path().join("d").exists(), "nothing was touched");
     }
 }

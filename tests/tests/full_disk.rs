@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use highwater_proto::v1;
 use highwater_types::Program;
-use system_tests::calls::{Calls, batch};
+use system_tests::calls::{Calls, batch, code, to};
 use system_tests::cluster::{Plan, ServerId};
 use system_tests::disk::SmallDisk;
 use system_tests::log_files::LogBytes;
@@ -73,4 +74,40 @@ async fn a_full_disk_is_reported_and_never_acknowledged_over() {
     agent.until_followed_to("t", 1, 300).await;
     let read = |node| LogBytes::read(&cluster.data_dir(node).join("t-0"));
     assert!(read(1).bytes == read(2).bytes);
+}
+
+/// The leader epoch of `t`.
+async fn epoch(leader: &Calls) -> i32 {
+    let topic = leader.topic("t").await.expect("it is there");
+    topic.partitions.first().and_then(|partition| partition.leader_epoch).expect("it was led")
+}
+
+/// Each leadership is an epoch: one that the next append ends must not be taken every few seconds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_whose_disk_is_full_stands_ever_more_rarely_and_leads_again_with_room() {
+    let plan = Plan::new().program(1, Program::LeaderSvc);
+    let disk = SmallDisk::mount(&plan.data_dir(1), MIB);
+    let cluster = plan.start().await;
+    let leader = Calls::of(cluster.leader(1));
+    leader.until_nodes(1).await;
+    leader.create_topic("t", 1, &[1], &[("segment.bytes", "262144")]).await;
+    leader.append("t", 0, batch(1, 1_000)).await;
+    disk.fill();
+    let first = epoch(&leader).await;
+    let produce = async |records| {
+        let result = leader.produce(v1::Acks::Leader, to("t", 0, records)).await;
+        code(result.error.as_ref())
+    };
+    // The producer tries all the time.
+    let tried = Duration::from_secs(12);
+    wait::always("there is no room", tried, async || produce(batch(2, 10_000)).await.is_some()).await;
+    // Pauses of half a second, one, two, four, eight: five of them take longer than that.
+    let used = epoch(&leader).await - first;
+    assert!((2..=5).contains(&used), "{used} epochs in {tried:?}");
+    let said = cluster.leader(1).output();
+    let told = said.lines().filter(|line| line.contains("the disk ended the leadership")).count();
+    assert_eq!(told, 1, "{said}");
+    disk.free();
+    let again = async || produce(batch(1, 10_000)).await.is_none().then_some(());
+    wait::until("the leader to write again", Duration::from_secs(60), again).await;
 }

@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
+use highwater_node::grpc::LIVENESS;
 use highwater_proto::v1;
 use highwater_proto::v1::cluster_service_client::ClusterServiceClient;
 use highwater_proto::v1::log_service_client::LogServiceClient;
 use highwater_types::Program;
 use system_tests::calls::{Calls, batch};
-use system_tests::cluster::{Cluster, Plan, ServerId, is_serving};
+use system_tests::cluster::{Cluster, Plan, ServerId, is_serving, says_serving};
 use system_tests::{programs, wait};
 use tokio::net::TcpStream;
 use tonic::Code;
 
 const LEADER: ServerId = (1, Program::LeaderSvc);
+const LOG_SERVICE: &str = "highwater.v1.LogService";
 /// How long a stop may take, whatever else goes on.
 const STOPS_WITHIN: Duration = Duration::from_secs(5);
 
@@ -127,6 +129,12 @@ async fn a_store_that_is_lost_under_a_running_leader_stops_changes_but_not_the_d
         describe(&cluster).await.err().filter(|status| status.code() == Code::Unavailable)
     })
     .await;
+    // Whoever picks a node by health picks another; whoever would restart this one does not.
+    let health = async |service| says_serving(cluster.leader(1).address(), service).await;
+    wait::until("health to say so", wait::SOON, async || (!health(LOG_SERVICE).await).then_some(())).await;
+    assert!(health(LIVENESS).await, "a restart brings no store back");
+    let refused = describe(&cluster).await.expect_err("there is no store");
+    assert!(refused.message().contains("the store is out of reach"), "{refused}");
     assert_eq!(calls.append("t", 0, batch(1, 10)).await, 1, "data moves on");
     let warnings = cluster.leader(1).warnings();
     let of_store = warnings.iter().filter(|line| line.contains(&lost)).count();
@@ -135,6 +143,7 @@ async fn a_store_that_is_lost_under_a_running_leader_stops_changes_but_not_the_d
     std::fs::rename(&aside, &store).expect("the store can be put back");
     wait::until("the session to be renewed", wait::SOON, async || describe(&cluster).await.ok()).await;
     try_create(&cluster, "u").await.expect("the same store is there again");
+    wait::until("health to serve again", wait::SOON, async || health(LOG_SERVICE).await.then_some(())).await;
 }
 
 #[test]

@@ -104,6 +104,9 @@ async fn jaeger_shows_the_lag_of_each_follower_and_the_collectors_figures_agree(
 /// M4: many lags, as traces and as the collector's histogram.
 async fn the_collectors_p95_agrees(parts: &TracingParts, pair: &TracedPair) {
     const RECORDS: u64 = 20;
+    // Prometheus takes a rate from what it has seen grow: it has to know the lag's series before.
+    let is_known = async || parts.monitor(("follower-agent", &operation()), 0.95).await;
+    wait::until("Jaeger's Monitor tab to know the lag", wait::SOON, is_known).await;
     let mut millis = Vec::new();
     for number in 1..=RECORDS {
         let trace = TraceContext::new(0xf00d_0000 + u128::from(number), 0x77, true).unwrap();
@@ -122,6 +125,13 @@ async fn the_collectors_p95_agrees(parts: &TracingParts, pair: &TracedPair) {
     let (low, high) = wait::until("the collector's histogram", wait::SOON, of_metrics).await;
     println!("p95 of the traces {of_traces} ms; by the collector's histogram between {low} and {high} ms");
     assert!((low..=high).contains(&of_traces), "{of_traces} is not between {low} and {high}");
+    // The Monitor tab has both followers' lags together; of as many, the slow one's are the later half.
+    let of_monitor = async || {
+        let shown = parts.monitor(("follower-agent", &operation()), 0.95).await?;
+        (low..=high).contains(&shown).then_some(shown)
+    };
+    let shown = wait::until("Jaeger's Monitor tab to agree", wait::SOON, of_monitor).await;
+    println!("p95 of Jaeger's Monitor tab {shown} ms");
 }
 
 /// The histogram of the slow follower's lag: upper bound in milliseconds, and how many are not above it.

@@ -6,14 +6,17 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
 
-use highwater_telemetry::names::metric;
+use highwater_telemetry::names::{attribute, metric};
 use highwater_telemetry::{
-    Exporter, OtlpSettings, Sampling, SamplingRatio, ServiceIdentity, Span, SpanKind, Telemetry,
+    Exporter, KeyValue, OtlpSettings, Sampling, SamplingRatio, ServiceIdentity, Span, SpanKind, Telemetry,
 };
 use highwater_types::NodeId;
 use system_tests::fake_collector::{FakeCollector, Mood};
 use system_tests::wait;
 use tokio::time::timeout;
+
+/// Of one metric.
+const SERIES_MAX: u32 = 3_000;
 
 /// A program's end may take this long in all.
 const END_BOUND: Duration = Duration::from_secs(5);
@@ -23,6 +26,7 @@ fn telemetry(collector: &FakeCollector) -> (Telemetry, Exporter) {
         endpoint: Some(collector.address().to_string().parse().unwrap()),
         sampling: Sampling { ratio: SamplingRatio::ALL, lag_bound: Duration::from_secs(1) },
         metrics_interval: Duration::from_millis(100),
+        series_max: SERIES_MAX,
     };
     let who = ServiceIdentity {
         program: "leader-svc",
@@ -147,6 +151,30 @@ async fn spans_beyond_the_bound_are_dropped_without_a_wait_and_counted() {
     assert!(counted() > 0.0 && told_of() == MANY as f64, "none is both: {} counted", counted());
 }
 
+/// The SDK's own bound is 2,000; of a gauge beyond it only one value would be left.
+#[tokio::test]
+async fn a_gauge_has_a_series_for_each_partition_up_to_the_bound_and_beyond_it_one_for_all() {
+    for (partitions, series) in [(SERIES_MAX, SERIES_MAX), (SERIES_MAX + 1, 1)] {
+        let collector = FakeCollector::start().await;
+        let (telemetry, exporter) = telemetry(&collector);
+        telemetry.meters().expect("it is on").observe(move |seen| {
+            for partition in 0..partitions {
+                let about = KeyValue::new(attribute::PARTITION, partition.to_string());
+                seen.count(metric::LAG_RECORDS, 2, vec![about]);
+            }
+        });
+        let sent = async || {
+            let values = collector.metric("leader-svc", metric::LAG_RECORDS);
+            (!values.is_empty()).then_some(values)
+        };
+        let values = wait::until("the gauge", wait::SOON, sent).await;
+        assert_eq!(values.len(), series as usize);
+        let all: f64 = values.iter().map(|(value, _)| value).sum();
+        assert_eq!(all, f64::from(partitions) * 2.0);
+        exporter.finish().await;
+    }
+}
+
 #[tokio::test]
 async fn telemetry_tells_nothing_about_itself() {
     let collector = FakeCollector::start().await;
@@ -163,6 +191,7 @@ async fn without_an_endpoint_nothing_is_recorded() {
         endpoint: None,
         sampling: Sampling { ratio: SamplingRatio::ALL, lag_bound: Duration::ZERO },
         metrics_interval: Duration::from_secs(1),
+        series_max: SERIES_MAX,
     };
     let who = ServiceIdentity {
         program: "leader-svc",

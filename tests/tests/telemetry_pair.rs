@@ -1,13 +1,16 @@
 //! What the programs tell a collector: a record's trace from its Produce to both followers, the lag of each, metrics.
 
 use std::collections::BTreeMap;
+use std::process::Stdio;
 
 use highwater_telemetry::names::{attribute, metric, span};
 use highwater_types::{Program, TraceContext};
 use system_tests::cluster::Cluster;
 use system_tests::fake_collector::{FakeCollector, TakenSpan};
+use system_tests::programs;
 use system_tests::traced_pair::{FAST, SLOW, TOPIC, TracedPair};
 use system_tests::wait;
+use tokio::io::AsyncWriteExt as _;
 
 const METHOD: &str = "highwater.v1.LogService";
 
@@ -201,6 +204,55 @@ async fn a_dead_follower_is_told_of(collector: &FakeCollector, pair: &mut Traced
 
 fn fetch_spans(collector: &FakeCollector) -> usize {
     collector.spans_of("follower-agent", &format!("{METHOD}/Fetch")).len()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_produced_by_the_tool_is_found_by_the_trace_that_it_prints_or_is_given() {
+    let collector = FakeCollector::start().await;
+    let pair = TracedPair::start(collector.address(), |_| {}).await;
+    pair.create_topic().await;
+    let printed = tool_produces(&pair, &["--trace"]).await;
+    let given = TraceContext::new(0xfeed, 0x77, true).unwrap();
+    let told = tool_produces(&pair, &["--traceparent", &given.to_string()]).await;
+    assert_eq!(told, format!("{:032x}", given.trace_id()));
+    for id in [printed, told] {
+        let find = async || {
+            let calls = collector.spans_of("leader-svc", &format!("{METHOD}/Produce"));
+            calls.into_iter().find(|call| call.trace_id() == id)
+        };
+        wait::until("the Produce of that trace", wait::SOON, find).await;
+    }
+}
+
+/// The trace that `highwater produce` prints.
+async fn tool_produces(pair: &TracedPair, options: &[&str]) -> String {
+    let mut command = tokio::process::Command::from(programs::command("highwater"));
+    command.args(["produce", TOPIC, "--bootstrap", &pair.cluster.bootstrap()]).args(options);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut tool = command.spawn().expect("the tool starts");
+    tool.stdin.take().expect("a pipe").write_all(b"one\n").await.expect("it reads");
+    let output = tool.wait_with_output().await.expect("it ends");
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let last = text.lines().last().and_then(|line| line.trim().strip_prefix("trace "));
+    last.unwrap_or_else(|| panic!("no trace in {text}")).to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_failed_tells_its_status_by_name() {
+    let collector = FakeCollector::start().await;
+    let mut pair = TracedPair::start(collector.address(), |_| {}).await;
+    pair.create_topic().await;
+    pair.cluster.server_mut((1, Program::LeaderSvc)).kill();
+    let find = async || {
+        let calls = collector.spans_of("follower-agent", &format!("{METHOD}/Fetch"));
+        calls.into_iter().find(|call| call.attributes.contains_key(attribute::ERROR_TYPE))
+    };
+    let failed = wait::until("a failed call", wait::SOON, find).await;
+    let status = failed.attribute(attribute::RPC_STATUS);
+    assert_eq!(failed.attribute(attribute::ERROR_TYPE), status);
+    assert!(["UNAVAILABLE", "UNKNOWN", "CANCELLED", "INTERNAL"].contains(&status), "{status}");
+    assert_eq!(failed.span.status.as_ref().map(|status| status.code), Some(2), "an error");
 }
 
 #[tokio::test(flavor = "multi_thread")]

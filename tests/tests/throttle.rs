@@ -154,7 +154,10 @@ fn lines(text: &str) -> Vec<Value> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_throttle_is_set_shown_and_cleared_by_the_command_line_and_survives_a_restart() {
     let mut cluster = Plan::new().node(1).program(2, Program::FollowerAgent).start().await;
-    Calls::of(cluster.leader(1)).until_nodes(2).await;
+    let calls = Calls::of(cluster.leader(1));
+    calls.until_nodes(2).await;
+    calls.create_topic("a", 1, &[1], &[]).await;
+    calls.create_topic("b", 2, &[1], &[]).await;
     for rate in ["8", "8 B/s", "8MB"] {
         let (code, _, error) = highwater(&cluster, &["throttle", "set", "--leader-rate", rate]).await;
         assert!(code == Some(2) && error.contains("8MB/s"), "{rate}: {code:?} {error}");
@@ -175,7 +178,7 @@ async fn a_throttle_is_set_shown_and_cleared_by_the_command_line_and_survives_a_
     assert_eq!(code, Some(0), "{error}");
     let wanted = serde_json::json!({
         "node": 1, "side": "leader", "bytes_per_second": 8_000_000, "rate": "8MB/s",
-        "replicas": ["a", "b:1"], "ttl_ms": null,
+        "replicas": ["a", "b:1"], "ttl_ms": null, "left_ms": null,
     });
     assert_eq!(lines(&out), std::slice::from_ref(&wanted));
     let (code, ..) =
@@ -194,13 +197,31 @@ async fn a_throttle_is_set_shown_and_cleared_by_the_command_line_and_survives_a_
     assert_eq!(shown[0], wanted);
     assert_eq!((&shown[1]["node"], &shown[1]["side"]), (&Value::from(2), &Value::from("follower")));
 
+    for (replicas, why) in [("a,nowhere", "there is no topic nowhere"), ("b:7", "there is no b:7")] {
+        let (code, _, error) =
+            highwater(&cluster, &["throttle", "set", "--leader-rate", "1MB/s", "--replicas", replicas]).await;
+        assert!(code == Some(1) && error.contains(why), "{replicas}: {code:?} {error}");
+    }
+    let again = ["throttle", "set", "--nodes", "1", "--leader-rate", "9MB/s", "--ttl", "1h"];
+    let (code, out, error) = highwater(&cluster, &again).await;
+    assert_eq!(code, Some(0), "{error}");
+    assert!(out.contains("replaced on node 1, leader: 8MB/s for a,b:1, until cleared"), "{out}");
+    wait::until("less than its whole time to be left", wait::SOON, async || {
+        let (_, out, _) =
+            highwater(&cluster, &["throttle", "show", "--nodes", "1", "--output", "json"]).await;
+        let left = lines(&out).first()?["left_ms"].as_u64()?;
+        assert!((3_000_000..=3_600_000).contains(&left), "{left}");
+        (left < 3_600_000).then_some(())
+    })
+    .await;
     let (code, out, _) = highwater(&cluster, &["throttle", "clear"]).await;
     assert_eq!((code, out.as_str()), (Some(0), "no throttle is set\n"));
     let (code, _, error) =
         highwater(&cluster, &["throttle", "set", "--nodes", "7", "--leader-rate", "1MB/s"]).await;
     assert!(code == Some(1) && error.contains("node 7 is not registered"), "{code:?} {error}");
-    let (code, ..) = highwater(&cluster, &["throttle", "set"]).await;
+    let (code, _, error) = highwater(&cluster, &["throttle", "set"]).await;
     assert_eq!(code, Some(2), "a rate is needed");
+    assert!(error.contains("--leader-rate") && error.contains("--follower-rate"), "{error}");
 }
 
 /// The time to live ends a throttle that holds everything up, also where the agent has no store but its leader.

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use clap::{Args, ValueEnum};
-use highwater_client::{Acks, Client, Producer, ProducerConfig, ProducerRecord};
+use highwater_client::{Acks, Client, Producer, ProducerConfig, ProducerRecord, new_trace};
 use highwater_records::Compression;
-use highwater_types::{PartitionIndex, TopicName, TopicRecord};
+use highwater_types::{PartitionIndex, TopicName, TopicRecord, TraceContext};
 
 use crate::connection::{ASK_TIMEOUT, ConnectionArgs, STREAM_TIMEOUT};
 use crate::figures::{count, counted, per_second, rate, size, time};
@@ -42,6 +42,12 @@ pub(crate) struct ProduceArgs {
     /// The partition to send to; without it by the key, and without a key to one after the other.
     #[arg(long, value_name = "N", value_parser = partition_index)]
     partition: Option<PartitionIndex>,
+    /// Begin a trace that the records belong to, and print its id.
+    #[arg(long, conflicts_with = "traceparent")]
+    trace: bool,
+    /// The span that the records belong to: a W3C traceparent.
+    #[arg(long, value_name = "TRACEPARENT")]
+    traceparent: Option<TraceContext>,
     #[command(flatten)]
     connection: ConnectionArgs,
 }
@@ -102,7 +108,7 @@ pub(crate) async fn run(args: &ProduceArgs, out: &mut dyn Write) -> Result<Verdi
     let source = Source::open(args.file.as_deref())?;
     let topic = find_topic(args).await?;
     let config = producer_config(args, &topic);
-    let longest = longest_line(&config, &topic);
+    let (longest, trace) = (longest_line(&config, &topic), config.trace);
     let client = args.connection.client(STREAM_TIMEOUT)?;
     let loader = start(client, config, &topic)?;
     let bar = progress::Bar::start(&source, loader.progress());
@@ -112,6 +118,9 @@ pub(crate) async fn run(args: &ProduceArgs, out: &mut dyn Write) -> Result<Verdi
     let took = begun.elapsed();
     bar.finish();
     writeln!(out, "{}", summary(args.acks, progress.records(), progress.bytes(), took, &account))?;
+    if let Some(trace) = trace {
+        writeln!(out, "  trace {:032x}", trace.trace_id())?;
+    }
     out.flush()?;
     let complete = account.failures.count == 0;
     // That nobody listens there is no further failure.
@@ -149,6 +158,7 @@ fn producer_config(args: &ProduceArgs, topic: &TopicRecord) -> ProducerConfig {
         // Twice the largest record, so that one can be filled while another is sent.
         buffer_bytes: defaults.buffer_bytes.max(largest.saturating_mul(2).min(BUFFER_MAX)),
         delivery_timeout: args.connection.timeout.unwrap_or(defaults.delivery_timeout),
+        trace: args.traceparent.or_else(|| args.trace.then(new_trace)),
         ..defaults
     }
 }

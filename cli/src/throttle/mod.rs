@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use highwater_client::{ClearThrottle, SetThrottle};
-use highwater_types::{ByteRate, NodeId, NodeRecord, ThrottleSide, ThrottledReplicas, units};
+use highwater_types::{ByteRate, NodeId, ThrottleSide, ThrottledReplicas, units};
 
 use self::view::{ThrottleRow, print};
 use crate::connection::{ASK_TIMEOUT, ConnectionArgs};
@@ -21,11 +21,13 @@ use crate::output::{OutputArgs, OutputFormat, json_line};
 /// Throttles replication.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ThrottleCommand {
-    /// Sets how fast replicas that are catching up may replicate; replicas in sync and consumers are never held back.
+    /// Sets how fast replicas that are catching up may replicate; replicas in sync and consumers are never held back. A node
+    /// has one throttle a side: the new one replaces it, with its replicas and its time to live.
     Set(SetArgs),
     /// Removes throttles that were set; the nodes' own settings hold again.
     Clear(ClearArgs),
-    /// Shows the throttles that were set; not the nodes' own settings, which hold where none was.
+    /// Shows the throttles that were set and how long they still hold; not the nodes' own settings, which hold where none
+    /// was.
     Show(ShowArgs),
 }
 
@@ -37,17 +39,25 @@ struct NodesArgs {
     nodes: Vec<NodeId>,
 }
 
+/// The rates: one at least.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = true)]
+struct RateArgs {
+    /// How much each node sends to followers that are catching up, for example 8MB/s; without it that side stays as it is.
+    #[arg(long, value_name = "RATE")]
+    leader_rate: Option<ByteRate>,
+    /// How much each node fetches while it is catching up, for example 8MB/s; without it that side stays as it is.
+    #[arg(long, value_name = "RATE")]
+    follower_rate: Option<ByteRate>,
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct SetArgs {
     #[command(flatten)]
     nodes: NodesArgs,
-    /// How much each node sends to followers that are catching up, for example 8MB/s.
-    #[arg(long, value_name = "RATE", required_unless_present = "follower_rate")]
-    leader_rate: Option<ByteRate>,
-    /// How much each node fetches while it is catching up, for example 8MB/s.
-    #[arg(long, value_name = "RATE")]
-    follower_rate: Option<ByteRate>,
-    /// The replicas that count: '*' for all of a node's, or topics and single partitions.
+    #[command(flatten)]
+    rates: RateArgs,
+    /// The replicas that count: '*' for all of a node's, or topics and single partitions, which have to be there.
     #[arg(long, value_name = "TOPIC[:PARTITION][,…]", default_value = "*")]
     replicas: ThrottledReplicas,
     /// After how long it removes itself, for example 30min; without it, it stays until it is cleared.
@@ -108,46 +118,69 @@ impl ThrottleCommand {
 async fn set(args: &SetArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     let set = SetThrottle {
         nodes: args.nodes.nodes.clone(),
-        leader: args.leader_rate,
-        follower: args.follower_rate,
+        leader: args.rates.leader_rate,
+        follower: args.rates.follower_rate,
         replicas: args.replicas.clone(),
         ttl: args.ttl,
     };
     let client = args.connection.client(ASK_TIMEOUT)?;
-    let nodes = client.set_throttle(&set).await.map_err(|e| CommandError::cluster("set the throttle", e))?;
-    list(&nodes, args.output, out)
+    let failed = |error| CommandError::cluster("set the throttle", error);
+    let before = client.throttles().await.map_err(failed)?;
+    let now = client.set_throttle(&set).await.map_err(failed)?;
+    list(view::set_rows(&now, &before), args.output, out)
 }
 
 async fn clear(args: &ClearArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     let sides = match args.side {
         Some(Side::Leader) => BTreeSet::from([ThrottleSide::Leader]),
         Some(Side::Follower) => BTreeSet::from([ThrottleSide::Follower]),
-        None => BTreeSet::from([ThrottleSide::Leader, ThrottleSide::Follower]),
+        None => BTreeSet::from(ThrottleSide::BOTH),
     };
     let clear = ClearThrottle { nodes: args.nodes.nodes.clone(), sides };
     let client = args.connection.client(ASK_TIMEOUT)?;
     let nodes =
         client.clear_throttle(&clear).await.map_err(|e| CommandError::cluster("clear the throttle", e))?;
-    list(&nodes, args.output, out)
+    list(view::rows(&nodes), args.output, out)
 }
 
 async fn show(args: &ShowArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     let client = args.connection.client(ASK_TIMEOUT)?;
-    let cluster = client.describe_cluster().await;
-    let mut nodes = cluster.map_err(|e| CommandError::cluster("show the throttles", e))?.nodes;
+    let throttles = client.throttles().await;
+    let mut throttles = throttles.map_err(|e| CommandError::cluster("show the throttles", e))?;
     let asked = &args.nodes.nodes;
-    if let Some(unknown) = asked.iter().find(|node| !nodes.iter().any(|record| record.node == **node)) {
+    if let Some(unknown) = asked.iter().find(|node| !throttles.nodes.iter().any(|r| r.node == **node)) {
         return Err(CommandError::Failed(format!("node {unknown} is not registered")));
     }
-    nodes.retain(|record| asked.is_empty() || asked.contains(&record.node));
-    list(&nodes, args.output, out)
+    throttles.nodes.retain(|record| asked.is_empty() || asked.contains(&record.node));
+    list(view::rows(&throttles), args.output, out)
 }
 
-fn list(nodes: &[NodeRecord], output: OutputArgs, out: &mut dyn Write) -> Result<(), CommandError> {
-    let rows: Vec<ThrottleRow> = nodes.iter().flat_map(ThrottleRow::of_node).collect();
+fn list(rows: Vec<ThrottleRow>, output: OutputArgs, out: &mut dyn Write) -> Result<(), CommandError> {
     match output.output {
         OutputFormat::Json => rows.iter().try_for_each(|row| json_line(out, row))?,
         OutputFormat::Text => print(&rows, out)?,
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        set: SetArgs,
+    }
+
+    #[test]
+    fn without_a_rate_both_flags_are_named_and_one_is_enough() {
+        let refused = Line::try_parse_from(["set", "--nodes", "1"]).unwrap_err().to_string();
+        assert!(refused.contains("--leader-rate") && refused.contains("--follower-rate"), "{refused}");
+        let one = Line::try_parse_from(["set", "--follower-rate", "8MB/s"]).unwrap();
+        assert_eq!((one.set.rates.leader_rate, one.set.rates.follower_rate.is_some()), (None, true));
+        assert!(Line::try_parse_from(["set", "--follower-rate", "8MB/s", "--leader-rate", "1MB/s"]).is_ok());
+    }
 }

@@ -319,6 +319,7 @@ mod tests {
             nodes: Vec::new(),
             live: live.iter().map(|raw| (n(*raw), Program::LeaderSvc)).collect(),
             topics: vec![topic],
+            throttles_left: BTreeMap::new(),
         }
     }
 

@@ -32,7 +32,8 @@ pub use consumer::{Consumer, ConsumerConfig, Polled, ResetPolicy, StartAt};
 pub use error::ClientError;
 pub use leader_view::{LeaderView, LeaderViewConfig};
 pub use partitioner::partition_for_key;
-pub use producer::{Delivery, Position, Producer, ProducerConfig, ProducerRecord};
+pub use producer::{Delivery, Position, Producer, ProducerConfig, ProducerRecord, new_trace};
+pub use throttle::ThrottledNodes;
 
 // What the client's calls take and return.
 pub use highwater_wire::admin::{AdoptTopic, CreateTopic, Placement};
@@ -40,7 +41,7 @@ pub use highwater_wire::cluster::{DescribedCluster, DescribedPartition, Describe
 pub use highwater_wire::fetch::TopicRef;
 pub use highwater_wire::offsets::{FoundOffset, OffsetQuery};
 pub use highwater_wire::produce::Acks;
-pub use highwater_wire::throttle::{ClearThrottle, SetThrottle};
+pub use highwater_wire::throttle::{ClearThrottle, SetThrottle, ThrottleLeft};
 pub use highwater_wire::{Caller, Failure, FailureKind, Reached};
 
 #[cfg(test)]

@@ -4,19 +4,30 @@ use highwater_proto::v1;
 use highwater_proto::v1::cluster_service_client::ClusterServiceClient;
 use highwater_types::{Endpoint, NodeRecord};
 use highwater_wire::cluster::decode_node;
-use highwater_wire::throttle::{ClearThrottle, SetThrottle, encode_clear, encode_set};
+use highwater_wire::throttle::{
+    ClearThrottle, SetThrottle, ThrottleLeft, decode_left, encode_clear, encode_set,
+};
 
 use crate::ClientError;
 use crate::client::{Client, Repeat};
 
+/// Nodes, with the throttles that they have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ThrottledNodes {
+    /// The nodes' records.
+    pub nodes: Vec<NodeRecord>,
+    /// How long throttles still live, as the program that answered reckons.
+    pub left: ThrottleLeft,
+}
+
 impl Client {
-    /// Sets throttles of replication; answers the records of the nodes that they are for. Setting them again changes
-    /// nothing but when they end.
+    /// Sets throttles of replication, in place of those that these nodes have on the same side; answers the nodes that they
+    /// are for. Setting them again changes nothing but when they end.
     ///
     /// # Errors
-    /// `InvalidRequest` in [`ClientError::Call`] for a node that is not registered; after a failure some nodes may be
-    /// throttled.
-    pub async fn set_throttle(&self, set: &SetThrottle) -> Result<Vec<NodeRecord>, ClientError> {
+    /// `InvalidRequest` in [`ClientError::Call`] for a node that is not registered and a topic or partition that is not
+    /// there; after a failure of another kind some nodes may be throttled.
+    pub async fn set_throttle(&self, set: &SetThrottle) -> Result<ThrottledNodes, ClientError> {
         let rpc = |channel, request| async move {
             ClusterServiceClient::new(channel).set_replication_throttle(request).await
         };
@@ -26,11 +37,20 @@ impl Client {
         nodes(&endpoint, &answer.nodes)
     }
 
-    /// Removes throttles of replication; answers the records of the nodes that were meant.
+    /// The throttles of every registered node.
+    ///
+    /// # Errors
+    /// As [`Client::describe_cluster`].
+    pub async fn throttles(&self) -> Result<ThrottledNodes, ClientError> {
+        let cluster = self.describe_cluster().await?;
+        Ok(ThrottledNodes { nodes: cluster.nodes, left: cluster.throttles_left })
+    }
+
+    /// Removes throttles of replication; answers the nodes that were meant.
     ///
     /// # Errors
     /// As [`Client::set_throttle`].
-    pub async fn clear_throttle(&self, clear: &ClearThrottle) -> Result<Vec<NodeRecord>, ClientError> {
+    pub async fn clear_throttle(&self, clear: &ClearThrottle) -> Result<ThrottledNodes, ClientError> {
         let rpc = |channel, request| async move {
             ClusterServiceClient::new(channel).clear_replication_throttle(request).await
         };
@@ -41,9 +61,9 @@ impl Client {
     }
 }
 
-fn nodes(endpoint: &Endpoint, nodes: &[v1::Node]) -> Result<Vec<NodeRecord>, ClientError> {
+fn nodes(endpoint: &Endpoint, nodes: &[v1::Node]) -> Result<ThrottledNodes, ClientError> {
     let decoded =
         nodes.iter().enumerate().map(|(at, node)| decode_node(node).map_err(|e| e.within("nodes", at)));
     let failed = |error| ClientError::Answer { endpoint: endpoint.clone(), error };
-    decoded.collect::<Result<_, _>>().map_err(failed)
+    Ok(ThrottledNodes { nodes: decoded.collect::<Result<_, _>>().map_err(failed)?, left: decode_left(nodes) })
 }

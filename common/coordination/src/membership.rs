@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use highwater_types::{MonotonicTime, NodeId, Program};
+use tokio::sync::watch;
 
 use crate::{Coordination, CoordinationError, LivenessObserver, ProgramState};
 
@@ -20,6 +21,7 @@ pub struct Membership {
     program: Program,
     session_timeout: Duration,
     observer: Mutex<LivenessObserver>,
+    renewals: watch::Sender<()>,
 }
 
 impl Membership {
@@ -32,7 +34,7 @@ impl Membership {
         session_timeout: Duration,
     ) -> Self {
         let observer = Mutex::new(LivenessObserver::new(session_timeout));
-        Self { coordination, node, program, session_timeout, observer }
+        Self { coordination, node, program, session_timeout, observer, renewals: watch::Sender::new(()) }
     }
 
     /// Renews once.
@@ -40,16 +42,19 @@ impl Membership {
     /// # Errors
     /// As [`Coordination::renew_liveness`].
     pub async fn renew(&self, now: impl Fn() -> MonotonicTime) -> Result<(), CoordinationError> {
-        match self.coordination.renew_liveness(self.node, self.program).await {
-            Ok(counters) => {
-                self.observer().renewed(now(), &counters);
-                Ok(())
-            }
-            Err(error) => {
-                self.observer().failed();
-                Err(error)
-            }
+        let renewed = self.coordination.renew_liveness(self.node, self.program).await;
+        match &renewed {
+            Ok(counters) => self.observer().renewed(now(), counters),
+            Err(_) => self.observer().failed(),
         }
+        self.renewals.send_replace(());
+        renewed.map(drop)
+    }
+
+    /// Changes with every renewal that was tried.
+    #[must_use]
+    pub fn renewals(&self) -> watch::Receiver<()> {
+        self.renewals.subscribe()
     }
 
     /// Renews several times per session timeout, for as long as it is polled.

@@ -3,10 +3,12 @@
 //! What must hold: a handler learns its deadline before the transport enforces it; the text of a status always fits into
 //! its header; stopping takes bounded time, whatever the peers do. Deliberately absent: any service of the product.
 
+mod connection;
 mod deadline;
 mod server;
 mod status_text;
 
+pub use connection::ConnectionHandle;
 pub use deadline::{DEADLINE_MARGIN, Deadline};
 pub use server::{
     CONNECTION_WINDOW_BYTES, GrpcServer, Health, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, LIVENESS, Listener,

@@ -30,7 +30,7 @@ pub enum LagCause {
     LeaderSlow,
     /// Answers take long to arrive.
     Network,
-    /// Its disk failed, or it takes long to append or to flush.
+    /// Its disk failed or lost records, or it takes long to append or to flush.
     FollowerDisk,
     /// It reads records that are not the newest ones, and nothing is slow.
     CatchingUp,
@@ -113,13 +113,13 @@ impl Delays {
 /// What is known of a replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LagFacts {
-    /// Records that it lacks; `None` = not known.
+    /// Records that it lacks, up to the leader's log end from what it acknowledges; `None` = not known.
     pub lag_records: Option<u64>,
     /// No leader is known, or not where it is.
     pub leader_unknown: bool,
     /// A person paused it.
     pub paused: bool,
-    /// Its disk failed, and it waits for that to end.
+    /// Its disk failed or lost records, and it waits for that to end.
     pub disk_failed: bool,
     /// It waits after an error, or its last fetch was refused.
     pub backing_off: bool,

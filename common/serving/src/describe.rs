@@ -12,21 +12,25 @@ use highwater_node::MonotonicClock;
 use highwater_node::grpc::Deadline;
 use highwater_proto::v1;
 use highwater_protocol::fetch::TopicRef;
-use highwater_types::{Endpoint, ErrorCode, NodeId, PartitionRecord, Program, ReplicationError, TopicRecord};
+use highwater_types::{
+    Endpoint, ErrorCode, NodeId, NodeRecord, PartitionRecord, Program, ReplicationError, TopicRecord,
+};
 use highwater_wire::cluster::{cluster_head, encode_node, encode_topic};
 use highwater_wire::error::encode_error;
+use highwater_wire::throttle::with_left;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::fetch::before;
 use crate::registry::resolve_topic;
+use crate::throttle::ThrottleLives;
 
 /// The longest wait that a DescribeCluster gets, whatever it asks for.
 pub const MAX_DESCRIBE_WAIT: Duration = Duration::from_secs(30);
 
 /// How often a waiting answer looks whether this program still holds its session.
-const SESSION_CHECK: Duration = Duration::from_millis(500);
+pub(crate) const SESSION_CHECK: Duration = Duration::from_millis(500);
 
 /// Answers questions about the cluster from the view.
 #[derive(Clone, Debug)]
@@ -37,11 +41,12 @@ pub struct ClusterDescriber {
     membership: Arc<Membership>,
     clock: MonotonicClock,
     draining: CancellationToken,
+    lives: Arc<ThrottleLives>,
 }
 
 impl ClusterDescriber {
     /// A describer for `program` on `node`. `membership` says whether the program renews its liveness; `draining` ends every
-    /// wait.
+    /// wait, `lives` says how long throttles still live.
     #[must_use]
     pub const fn new(
         node: NodeId,
@@ -50,8 +55,9 @@ impl ClusterDescriber {
         membership: Arc<Membership>,
         clock: MonotonicClock,
         draining: CancellationToken,
+        lives: Arc<ThrottleLives>,
     ) -> Self {
-        Self { node, program, view, membership, clock, draining }
+        Self { node, program, view, membership, clock, draining, lives }
     }
 
     /// The recorded state; waits up to `max_wait` while it is still `known`.
@@ -71,7 +77,8 @@ impl ClusterDescriber {
                 return Err(ReplicationError::new(
                     ErrorCode::CoordinationUnavailable,
                     format!(
-                        "node {} cannot renew its session, so what it knows may be old; ask another",
+                        "node {} cannot renew its session with the coordination store, so what it knows may be old: ask another \
+                         node; where each says so, the store is out of reach",
                         self.node
                     ),
                 ));
@@ -113,6 +120,14 @@ impl ClusterDescriber {
         encode_live_topic(&self.view.borrow(), topic)
     }
 
+    /// A node's record, with how long its throttles still live.
+    #[must_use]
+    pub fn node(&self, record: &NodeRecord) -> v1::Node {
+        let now = self.clock.now();
+        let left = |side| self.lives.left(record.node, side, record.throttles.of(side)?, now);
+        with_left(encode_node(record), left)
+    }
+
     fn unchanged(&self, view: &ClusterView) -> v1::DescribeClusterResponse {
         cluster_head(view.cluster_id(), view.version(), self.node, self.program)
     }
@@ -122,7 +137,7 @@ impl ClusterDescriber {
         topics.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
         v1::DescribeClusterResponse {
             unchanged: false,
-            nodes: view.nodes().map(|node| encode_node(node)).collect(),
+            nodes: view.nodes().map(|node| self.node(node)).collect(),
             live_leader_svcs: self.live(view, Program::LeaderSvc),
             live_follower_agents: self.live(view, Program::FollowerAgent),
             topics: topics.into_iter().map(|topic| encode_live_topic(view, topic)).collect(),

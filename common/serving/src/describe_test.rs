@@ -24,8 +24,15 @@ async fn bench() -> Bench {
     let clock = MonotonicClock::starting_now();
     let membership = Arc::new(Membership::new(Arc::clone(&store), node, program, SESSION));
     let draining = CancellationToken::new();
-    let describer =
-        ClusterDescriber::new(node, program, store.view(), Arc::clone(&membership), clock, draining.clone());
+    let describer = ClusterDescriber::new(
+        node,
+        program,
+        store.view(),
+        Arc::clone(&membership),
+        clock,
+        draining.clone(),
+        Arc::default(),
+    );
     Bench { _dir: dir, store, membership, clock, draining, describer }
 }
 

@@ -17,6 +17,7 @@
 //! | [`admission`] | how many bytes may be in flight |
 //! | [`attempts`] | pauses after failed attempts, and which failures are news |
 //! | [`observe`] | spans and metrics of calls |
+//! | [`readiness`] | when health says SERVING |
 //! | [`closing`] | waiting for those who still read a log that is to be closed |
 //! | [`volume`] | taking a data directory into use |
 //! | [`damage_note`] | damage that readers met, told once |
@@ -37,6 +38,7 @@ pub mod observe;
 pub mod offsets;
 pub mod purgatory;
 pub mod read_records;
+pub mod readiness;
 pub mod registry;
 pub mod strays;
 #[cfg(test)]
@@ -52,5 +54,5 @@ pub use highwater_replica::ReplicaFacts;
 pub use host::{HostedReplica, Located, PartitionHost};
 pub use purgatory::FetchPurgatory;
 pub use registry::{Hosting, Registry};
-pub use throttle::{ReplicationThrottle, ThrottleKeeper};
+pub use throttle::{ReplicationThrottle, ThrottleKeeper, ThrottleLives};
 pub use volume::{DataDir, Volume};

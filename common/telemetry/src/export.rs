@@ -19,7 +19,7 @@ use opentelemetry_sdk::metrics::reader::MetricReader;
 use opentelemetry_sdk::metrics::{InstrumentKind, ManualReader, Pipeline, Temporality};
 use opentelemetry_sdk::trace::{SpanData, SpanExporter as _};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::{Channel, Endpoint};
 
 use crate::health::Health;
@@ -31,6 +31,9 @@ const BATCH_MAX: usize = 512;
 
 /// How long a batch may gather.
 const GATHER: Duration = Duration::from_millis(500);
+
+/// How often the queue is looked into meanwhile: the queue holds what 80,000 spans a second bring until the next look.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// How long the collector may take for one message.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -130,17 +133,17 @@ impl Spans {
         }
     }
 
-    /// Waits a little for more, unless there is no time.
+    /// Waits a little for more, unless the batch is full or there is no time. It looks from time to time, and is not woken
+    /// by each span: waking a thread costs the program more than making a span.
     async fn gather(&mut self, batch: &mut Vec<SpanData>) {
         let until = Instant::now() + GATHER;
-        while !*self.stop.borrow() && batch.len() < BATCH_MAX {
-            let room = BATCH_MAX - batch.len();
-            tokio::select! {
-                more = timeout_at(until, self.queue.recv_many(batch, room)) => match more {
-                    Ok(1..) => {}
-                    Ok(0) | Err(_) => return,
-                },
-                () = stopped(&mut self.stop) => return,
+        while batch.len() < BATCH_MAX && Instant::now() < until {
+            if timeout(LOOK_EVERY, stopped(&mut self.stop)).await.is_ok() {
+                return;
+            }
+            while batch.len() < BATCH_MAX {
+                let Ok(span) = self.queue.try_recv() else { break };
+                batch.push(span);
             }
         }
     }
@@ -234,5 +237,83 @@ impl MetricReader for SharedReader {
 
     fn temporality(&self, kind: InstrumentKind) -> Temporality {
         self.0.temporality(kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::{Context, Wake, Waker};
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::sampling::{Sampling, SamplingRatio};
+    use crate::span::{Span, SpanKind};
+    use crate::tracer::Tracer;
+
+    /// Counts how often it is woken.
+    #[derive(Default)]
+    struct Woken(AtomicU32);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn tracer() -> (Tracer, Spans, watch::Sender<bool>) {
+        let sampling = Sampling { ratio: SamplingRatio::ALL, lag_bound: Duration::ZERO };
+        let (tracer, queue, dropped) = Tracer::new(sampling);
+        let channel = channel(&"collector:4317".parse().unwrap()).unwrap();
+        let exporter = SpanExporter::builder().with_tonic().with_channel(channel).build().unwrap();
+        let (stopping, stop) = watch::channel(false);
+        (tracer, Spans { exporter, queue, health: Arc::new(Health::new(dropped)), stop }, stopping)
+    }
+
+    fn record(tracer: &Tracer, spans: usize) {
+        for _ in 0..spans {
+            let (context, now) = (tracer.begin(None).unwrap(), SystemTime::now());
+            tracer.record(Span::new(context, "span".to_owned(), SpanKind::Internal, (now, now)));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn spans_that_come_while_a_batch_gathers_are_in_it_and_wake_nobody() {
+        let (tracer, mut spans, _stopping) = tracer();
+        let (mut batch, woken) = (Vec::new(), Arc::new(Woken::default()));
+        let waker = Waker::from(Arc::clone(&woken));
+        let began = Instant::now();
+        {
+            let mut gathering = pin!(spans.gather(&mut batch));
+            assert!(gathering.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            record(&tracer, 100);
+            assert_eq!(woken.0.load(Ordering::Relaxed), 0);
+            gathering.await;
+        }
+        assert_eq!((batch.len(), began.elapsed()), (100, GATHER));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_that_is_full_is_not_held_back() {
+        let (tracer, mut spans, _stopping) = tracer();
+        record(&tracer, 2 * BATCH_MAX + 1);
+        let mut batch = Vec::new();
+        let began = Instant::now();
+        spans.queue.recv_many(&mut batch, BATCH_MAX).await;
+        spans.gather(&mut batch).await;
+        assert_eq!((batch.len(), began.elapsed()), (BATCH_MAX, Duration::ZERO), "there is more to come");
+        batch.truncate(1);
+        spans.gather(&mut batch).await;
+        assert_eq!((batch.len(), began.elapsed()), (BATCH_MAX, LOOK_EVERY));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_the_program_ends_the_gathering_at_once() {
+        let (_tracer, mut spans, stopping) = tracer();
+        let began = Instant::now();
+        stopping.send_replace(true);
+        spans.gather(&mut Vec::new()).await;
+        assert_eq!(began.elapsed(), Duration::ZERO);
     }
 }

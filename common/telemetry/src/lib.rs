@@ -29,6 +29,7 @@ pub mod meters;
 pub mod names;
 pub mod otlp;
 pub mod sampling;
+mod series;
 pub mod span;
 mod telemetry;
 pub mod tracer;

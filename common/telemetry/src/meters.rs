@@ -14,22 +14,28 @@ use parking_lot::Mutex;
 
 use crate::health::Health;
 use crate::names::{attribute, metric};
+use crate::series::{Fold, Series};
 use crate::span::SCOPE;
 
 /// Bounds of the histograms of times, in seconds.
 const SECONDS: [f64; 16] =
     [0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 
-/// Every gauge: name, unit, what it is.
-const GAUGES: &[(&str, &str, &str)] = &[
-    (metric::LAG_RECORDS, "{record}", "Records that a follower lacks"),
-    (metric::LAG_BYTES, "By", "Bytes that a follower lacks"),
-    (metric::LAG_TIME, "s", "How long ago a follower had everything"),
-    (metric::LAGGING, "{replica}", "Replicas that lag, by cause"),
-    (metric::UNDER_REPLICATED, "{partition}", "Partitions with fewer replicas in sync than assigned"),
-    (metric::ISR_SIZE, "{replica}", "The size of the in-sync set"),
-    (metric::FAILED, "{partition}", "Partitions that failed here"),
-    (metric::PARKED, "{fetch}", "Fetches parked now"),
+/// Every gauge: name, unit, what it is, and what it is of several partitions.
+const GAUGES: &[(&str, &str, &str, Fold)] = &[
+    (metric::LAG_RECORDS, "{record}", "Records that a follower lacks", Fold::Sum),
+    (metric::LAG_BYTES, "By", "Bytes that a follower lacks", Fold::Sum),
+    (metric::LAG_TIME, "s", "How long ago a follower had everything", Fold::Largest),
+    (metric::LAGGING, "{replica}", "Replicas that lag, by cause", Fold::Sum),
+    (
+        metric::UNDER_REPLICATED,
+        "{partition}",
+        "Partitions with fewer replicas in sync than assigned",
+        Fold::Sum,
+    ),
+    (metric::ISR_SIZE, "{replica}", "The size of the in-sync set", Fold::Smallest),
+    (metric::FAILED, "{partition}", "Partitions that failed here", Fold::Sum),
+    (metric::PARKED, "{fetch}", "Fetches parked now", Fold::Sum),
 ];
 
 /// What a program says when it is looked at: values by gauge.
@@ -75,6 +81,7 @@ pub struct Meters {
     pub errors: Counter<u64>,
     observed: Arc<Mutex<Observations>>,
     sources: Mutex<Vec<Source>>,
+    series: Series,
 }
 
 impl fmt::Debug for Meters {
@@ -84,12 +91,12 @@ impl fmt::Debug for Meters {
 }
 
 impl Meters {
-    pub(crate) fn new(provider: &SdkMeterProvider, health: &Arc<Health>) -> Self {
+    pub(crate) fn new(provider: &SdkMeterProvider, health: &Arc<Health>, series: Series) -> Self {
         let meter = provider.meter(SCOPE);
         let seconds =
             |name| meter.f64_histogram(name).with_unit("s").with_boundaries(SECONDS.to_vec()).build();
         let observed = Arc::<Mutex<Observations>>::default();
-        for (name, unit, about) in GAUGES {
+        for (name, unit, about, _) in GAUGES {
             show(&meter, (name, unit, about), Arc::clone(&observed));
         }
         count_drops(&meter, Arc::clone(health));
@@ -105,6 +112,7 @@ impl Meters {
             errors: meter.u64_counter(metric::ERRORS).with_unit("{error}").build(),
             observed,
             sources: Mutex::default(),
+            series,
         }
     }
 
@@ -118,6 +126,11 @@ impl Meters {
         let mut seen = Observations::default();
         for source in &*self.sources.lock() {
             source(&mut seen);
+        }
+        for (name, .., fold) in GAUGES {
+            if let Some(values) = seen.0.get_mut(name) {
+                self.series.bound(values, *fold);
+            }
         }
         *self.observed.lock() = seen;
     }

@@ -103,7 +103,7 @@ pub mod attribute {
 pub mod metric {
     /// Histogram, seconds: calls served, idle polls apart.
     pub const RPC_SERVER_DURATION: &str = "rpc.server.call.duration";
-    /// Histogram, seconds: fetches that brought something, as the follower waited for them.
+    /// Histogram, seconds: fetches that brought something or failed, as the follower waited for them.
     pub const RPC_CLIENT_DURATION: &str = "rpc.client.call.duration";
     /// Counter: fetches by outcome and requester.
     pub const FETCHES: &str = "replication.fetches";

@@ -44,7 +44,11 @@ impl FromStr for OtlpEndpoint {
         }
         let address = text.strip_prefix("http://").unwrap_or(text);
         let address = address.strip_suffix('/').unwrap_or(address);
-        address.parse().map(Self).map_err(|why: String| format!("{ALLOWED} ({why})"))
+        let endpoint: Endpoint = address.parse().map_err(|why: String| format!("{ALLOWED} ({why})"))?;
+        if address.rsplit_once(':').is_some_and(|(_, port)| port.parse() == Ok(0)) {
+            return Err(format!("{ALLOWED} (nobody can reach port 0)"));
+        }
+        Ok(Self(endpoint))
     }
 }
 
@@ -57,6 +61,8 @@ pub struct OtlpSettings {
     pub sampling: Sampling,
     /// How often metrics are sent.
     pub metrics_interval: Duration,
+    /// How many series one metric may have by partition: a gauge with more is sent without partitions.
+    pub series_max: u32,
 }
 
 /// Who tells.
@@ -104,9 +110,12 @@ mod tests {
 
     #[test]
     fn what_is_no_endpoint_is_refused_with_what_is_allowed() {
-        for bad in ["", "collector", "grpc://collector:4317", "http://collector:4317/v1/traces", "c:x"] {
+        for bad in ["", "collector", "grpc://collector:4317", "http://collector:4317/v1/traces", "c:x"]
+            .into_iter()
+            .chain(["foo:0", "http://foo:00/", "foo:4317:1", "-foo:1", ":4317", "::1:4317"])
+        {
             let error = bad.parse::<OtlpEndpoint>().unwrap_err();
-            assert!(error.contains("HOST:PORT"), "{bad}: {error}");
+            assert!(error.contains("HOST:PORT") && error.contains("collector:4317"), "{bad}: {error}");
         }
         assert!("https://collector:4317".parse::<OtlpEndpoint>().unwrap_err().contains("TLS"));
     }

@@ -11,6 +11,7 @@ use crate::export::{self, Outgoing, SharedReader};
 use crate::health::Health;
 use crate::meters::Meters;
 use crate::otlp::{OtlpSettings, ServiceIdentity};
+use crate::series::Series;
 use crate::tracer::Tracer;
 
 /// How long the end of a program waits for the last spans; well within the time that a program has to end.
@@ -39,9 +40,13 @@ impl Telemetry {
         let (tracer, spans, dropped) = Tracer::new(settings.sampling);
         let health = Arc::new(Health::new(dropped));
         let (reader, resource) = (SharedReader::new(), who.resource());
-        let provider =
-            SdkMeterProvider::builder().with_resource(resource.clone()).with_reader(reader.clone()).build();
-        let meters = Arc::new(Meters::new(&provider, &health));
+        let series = Series { max: settings.series_max };
+        let provider = SdkMeterProvider::builder()
+            .with_resource(resource.clone())
+            .with_reader(reader.clone())
+            .with_view(move |_| series.stream())
+            .build();
+        let meters = Arc::new(Meters::new(&provider, &health, series));
         let outgoing = Outgoing {
             endpoint: endpoint.clone(),
             resource,

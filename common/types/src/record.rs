@@ -3,7 +3,7 @@
 //! Fields are only ever added, with a default, so that programs of two versions can share a store.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -279,7 +279,7 @@ impl FromStr for Endpoint {
         let legal =
             |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_' | b':' | b'[' | b']' | b'%');
         text.rsplit_once(':')
-            .filter(|(host, port)| !host.is_empty() && host.len() <= 255 && port.parse::<u16>().is_ok())
+            .filter(|(host, port)| host.len() <= 255 && is_host(host) && port.parse::<u16>().is_ok())
             .filter(|_| text.bytes().all(legal))
             .map(|_| Self(text.to_owned()))
             .ok_or_else(|| {
@@ -287,6 +287,17 @@ impl FromStr for Endpoint {
                 format!("address '{start}': HOST:PORT is allowed, for example 10.0.0.7:9400")
             })
     }
+}
+
+/// A name, an IPv4 address, or an IPv6 address in brackets.
+fn is_host(host: &str) -> bool {
+    if let Some(address) = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        // With a zone, as the operating system prints it.
+        return address.split('%').next().is_some_and(|address| address.parse::<Ipv6Addr>().is_ok());
+    }
+    let is_label = |label: &str| !label.is_empty() && !label.starts_with('-') && !label.ends_with('-');
+    let name = host.strip_suffix('.').unwrap_or(host);
+    name.split('.').all(is_label) && !name.contains([':', '[', ']', '%'])
 }
 
 impl TryFrom<String> for Endpoint {

@@ -116,6 +116,11 @@ pub enum ThrottleSide {
     Follower,
 }
 
+impl ThrottleSide {
+    /// Each of them.
+    pub const BOTH: [Self; 2] = [Self::Leader, Self::Follower];
+}
+
 impl fmt::Display for ThrottleSide {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -223,8 +228,15 @@ fn read_entry(entry: &str) -> Result<(TopicName, Option<PartitionIndex>), String
 impl FromStr for ThrottledReplicas {
     type Err = String;
 
+    /// As [`Self::from_entries`], but nothing at all is a mistake: text that a person left empty hardly means all.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::from_entries(text.split(',').filter(|entry| !entry.trim().is_empty()))
+        let mut entries = text.split(',').filter(|entry| !entry.trim().is_empty()).peekable();
+        if entries.peek().is_none() {
+            return Err("no throttled replicas are named; * for all, TOPIC and TOPIC:PARTITION are allowed, for example \
+                        orders,payments:3"
+                .to_owned());
+        }
+        Self::from_entries(entries)
     }
 }
 
@@ -356,10 +368,13 @@ mod tests {
     }
 
     #[test]
-    fn a_star_means_all_and_so_does_nothing() {
-        for text in ["*", "", " "] {
-            let all: ThrottledReplicas = text.parse().unwrap();
-            assert!(contains(&all, "any", 5), "{text:?}");
+    fn a_star_means_all_and_so_does_a_message_without_a_list() {
+        for all in ["*".parse(), ThrottledReplicas::from_entries([])] {
+            assert!(contains(&all.unwrap(), "any", 5));
+        }
+        for empty in ["", " ", ",", " , "] {
+            let problem = empty.parse::<ThrottledReplicas>().unwrap_err();
+            assert!(problem.contains('*') && problem.contains("TOPIC:PARTITION"), "{empty:?}: {problem}");
         }
         for bad in ["*,orders", "a:x", "a:-1", "a b", ":1"] {
             assert!(bad.parse::<ThrottledReplicas>().is_err(), "{bad}");

@@ -16,7 +16,7 @@ use crate::field::{
     DecodeError, Decoded, decode_partition_index, enumeration, node, offset, optional_epoch,
     optional_incarnation, optional_node, parse, required,
 };
-use crate::throttle::{decode_throttle, encode_throttle};
+use crate::throttle::{ThrottleLeft, decode_left, decode_throttle, encode_throttle};
 
 /// The program on the wire.
 #[must_use]
@@ -291,6 +291,8 @@ pub struct DescribedCluster {
     pub live: BTreeSet<(NodeId, Program)>,
     /// The topics, tombstones included.
     pub topics: Vec<DescribedTopic>,
+    /// How long throttles still live, as the answering program reckons.
+    pub throttles_left: ThrottleLeft,
 }
 
 /// Reads a DescribeCluster answer.
@@ -311,6 +313,7 @@ pub fn decode_cluster(message: &v1::DescribeClusterResponse) -> Decoded<Describe
         nodes: message.nodes.iter().enumerate().map(node_at).collect::<Decoded<_>>()?,
         live: decode_live(message)?,
         topics: message.topics.iter().enumerate().map(topic_at).collect::<Decoded<_>>()?,
+        throttles_left: decode_left(&message.nodes),
     })
 }
 

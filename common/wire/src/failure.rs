@@ -48,6 +48,8 @@ pub struct Failure {
     pub kind: FailureKind,
     /// The least wait that the peer asks for.
     pub retry_after: Option<Duration>,
+    /// The gRPC status; a call that was cancelled because its time was over counts as DEADLINE_EXCEEDED.
+    pub status: Code,
     /// The code of the domain, when the peer named one.
     pub code: Option<ErrorCode>,
     /// The leader that the peer named. A hint of a lower epoch than a known one is to be ignored.
@@ -75,6 +77,7 @@ pub fn classify(status: &Status) -> Failure {
     Failure {
         kind,
         retry_after,
+        status: if kind == FailureKind::Deadline { Code::DeadlineExceeded } else { status.code() },
         code,
         leader: info.as_ref().and_then(hint_of),
         reached: if info.is_some() { Reached::Program } else { reached(status, kind) },
@@ -242,5 +245,8 @@ mod tests {
         assert_eq!(classify(&DecodeError::invalid("a", "b").into()).kind, FailureKind::Terminal);
         let lost = classify(&Status::unavailable("tcp connect error"));
         assert_eq!((lost.kind, lost.reached), (FailureKind::Retryable, Reached::Unknown));
+        assert_eq!(lost.status, Code::Unavailable);
+        let late = classify(&Status::cancelled("Timeout expired"));
+        assert_eq!((late.kind, late.status), (FailureKind::Deadline, Code::DeadlineExceeded));
     }
 }

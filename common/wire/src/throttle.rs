@@ -3,7 +3,7 @@
 //! What holds: a rate in a request is text and needs its unit, so that 8 cannot be meant for 8MB/s, by hand either; a
 //! recorded one is a number of bytes per second.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use highwater_proto::v1;
@@ -66,7 +66,42 @@ pub fn encode_throttle(throttle: &Throttle) -> v1::ReplicationThrottle {
         bytes_per_second: Some(throttle.rate.bytes_per_second()),
         replicas: throttle.replicas.entries(),
         ttl_ms: throttle.ttl_ms,
+        left_ms: None,
     }
+}
+
+/// How long throttles still live, by node and side; those that live until they are cleared are left out.
+pub type ThrottleLeft = BTreeMap<(NodeId, ThrottleSide), Duration>;
+
+/// Adds how long its throttles still live to the message of a node's record.
+#[must_use]
+pub fn with_left(mut message: v1::Node, left: impl Fn(ThrottleSide) -> Option<Duration>) -> v1::Node {
+    for side in ThrottleSide::BOTH {
+        let throttle = match side {
+            ThrottleSide::Leader => &mut message.leader_throttle,
+            ThrottleSide::Follower => &mut message.follower_throttle,
+        };
+        if let Some(throttle) = throttle {
+            throttle.left_ms = left(side).map(millis);
+        }
+    }
+    message
+}
+
+/// How long the throttles of these nodes still live, as the peer reckons. What has no valid node id is left out:
+/// [`decode_node`](crate::cluster::decode_node) refuses it.
+#[must_use]
+pub fn decode_left(nodes: &[v1::Node]) -> ThrottleLeft {
+    let of_node = |message: &v1::Node| {
+        let node = message.node_id.and_then(NodeId::new);
+        let left = |throttle: Option<&v1::ReplicationThrottle>| throttle.and_then(|t| t.left_ms);
+        let sides = [
+            (ThrottleSide::Leader, left(message.leader_throttle.as_ref())),
+            (ThrottleSide::Follower, left(message.follower_throttle.as_ref())),
+        ];
+        sides.into_iter().filter_map(move |(side, left)| Some(((node?, side), Duration::from_millis(left?))))
+    };
+    nodes.iter().flat_map(of_node).collect()
 }
 
 /// Reads a recorded throttle.
@@ -174,7 +209,9 @@ fn millis(span: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use highwater_types::NodeThrottles;
+    use highwater_types::{NodeRecord, NodeThrottles};
+
+    use crate::cluster::{decode_node, encode_node};
 
     use super::*;
 
@@ -197,6 +234,19 @@ mod tests {
         assert_eq!(decode_clear(&encode_clear(&clear)), Ok(clear));
         let both = decode_clear(&v1::ClearReplicationThrottleRequest::default()).unwrap();
         assert_eq!(both.sides.len(), 2, "no side named means both");
+    }
+
+    #[test]
+    fn what_is_left_of_a_throttles_life_survives_the_wire() {
+        let mut record = NodeRecord::new(NodeId::new(3).unwrap());
+        set().apply(&mut record.throttles, 1);
+        let message = with_left(encode_node(&record), |_| Some(Duration::from_millis(1_500)));
+        assert_eq!(decode_node(&message), Ok(record.clone()), "it is not part of the record");
+        let left = decode_left(&[message, encode_node(&NodeRecord::new(NodeId::new(4).unwrap()))]);
+        assert_eq!(
+            left,
+            BTreeMap::from([((record.node, ThrottleSide::Leader), Duration::from_millis(1_500))])
+        );
     }
 
     #[test]

@@ -40,6 +40,9 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 /// The longest wait for the throttle before it is looked at again: another rate may hold by then.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
+/// How long a poll is left to wait before it is given up for one that names more partitions: many may come one by one.
+const POLL_AT_LEAST: Duration = Duration::from_millis(20);
+
 /// The session epoch that asks for no session (S74).
 const NO_SESSION: i32 = -1;
 
@@ -154,7 +157,7 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
                 self.members.release();
             }
             self.send();
-            let wake = [self.resumes_at, self.members.next_due(), self.throttle_resumes()];
+            let wake = [self.resumes_at, self.members.next_due(), self.throttle_resumes(), self.poll_ends()];
             let event = tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
@@ -192,17 +195,33 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
             return;
         }
         self.resumes_at = None;
+        self.send_poll(now);
+        if self.beside.is_none() {
+            let poll = self.poll.as_ref().map(|poll| &poll.sent.asks);
+            let asks = self.members.for_beside(poll, now, &self.settings.gate);
+            self.beside = asks.map(|(asks, charges)| self.request(asks, charges, Duration::ZERO));
+        }
+        if self.poll_ends().is_some_and(|at| at <= now) {
+            // What it acknowledged, the next one acknowledges; what it perhaps brings just now, that one reads again.
+            self.poll = None;
+            self.send_poll(now);
+        }
+    }
+
+    /// When the poll is given up for one that names more.
+    fn poll_ends(&self) -> Option<MonotonicTime> {
+        let poll = self.poll.as_ref().filter(|_| self.beside.is_none())?;
+        let is_one_missing = self.members.is_missing_in(&poll.sent.asks, self.clock.now());
+        is_one_missing.then(|| poll.sent.trip.at.after(POLL_AT_LEAST))
+    }
+
+    fn send_poll(&mut self, now: MonotonicTime) {
         // A poll that goes out while the request beside it still reads would read the same once more. That one never waits
         // at the leader, so its answer is near.
         let is_read_beside = self.beside.as_ref().is_some_and(|beside| beside.sent.asks.wants_records());
         if self.poll.is_none() && !is_read_beside {
             let asks = self.members.for_poll(now, &self.settings.gate);
             self.poll = asks.map(|(asks, charges)| self.request(asks, charges, self.settings.wait_max));
-        }
-        if self.beside.is_none() {
-            let poll = self.poll.as_ref().map(|poll| &poll.sent.asks);
-            let asks = self.members.for_beside(poll, now, &self.settings.gate);
-            self.beside = asks.map(|(asks, charges)| self.request(asks, charges, Duration::ZERO));
         }
     }
 

@@ -94,6 +94,7 @@ fn refused() -> FetchFailure {
     FetchFailure::Call(Failure {
         kind: FailureKind::Retryable,
         retry_after: None,
+        status: tonic::Code::Unavailable,
         code: None,
         leader: None,
         reached: Reached::Refused,
@@ -305,9 +306,9 @@ async fn an_error_of_one_partition_delays_that_one_only() {
     assert!((25..=51).contains(&answered.elapsed().as_millis()), "{:?}", answered.elapsed());
     assert_eq!((retry.indexes(), retry.is_poll()), (vec![0], false), "beside the parked poll");
     retry.answer(|_| nothing(0));
+    let both = rig.next().await;
+    assert_eq!((both.indexes().len(), both.is_poll(), poll.is_given_up()), (2, true, true));
     rig.silence(Duration::from_secs(60)).await;
-    poll.answer(|_| nothing(0));
-    assert_eq!(rig.next().await.indexes().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -445,23 +446,50 @@ async fn a_program_that_knows_none_of_the_partitions_is_connected_to_anew() {
     assert_eq!(rig.reconnects(), 1, "the name may lead elsewhere by now (qdrant#832)");
 }
 
+/// A loop whose poll is parked for partition 0 when partition 1 joins: the poll, and what is asked beside it.
+async fn joined_beside_a_parked_poll(p1: &Arc<TestPartition>) -> (Rig, Asked, Asked) {
+    let mut rig = Rig::new(&[&TestPartition::new(0)]);
+    let poll = rig.next().await;
+    p1.attach(Some(rig.mail.ready()));
+    rig.mail.change(Change::Add(Arc::clone(p1)));
+    let beside = rig.next().await;
+    let asked = (beside.indexes(), beside.is_poll());
+    assert_eq!(asked, (vec![1], false), "a newcomer does not wait for the poll to end");
+    assert!(!poll.is_given_up(), "what it brings is not known yet");
+    (rig, poll, beside)
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_request_beside_the_poll_that_brings_nothing_is_not_repeated() {
-    let p0 = TestPartition::new(0);
-    let p1 = TestPartition::new(1);
-    let mut rig = Rig::new(&[&p0]);
-    let _poll = rig.next().await;
-    p1.attach(Some(rig.mail.ready()));
-    rig.mail.change(Change::Add(Arc::clone(&p1)));
-    let beside = rig.next().await;
-    assert_eq!(
-        (beside.indexes(), beside.is_poll()),
-        (vec![1], false),
-        "a newcomer does not wait for the poll to end"
-    );
+    let (mut rig, poll, beside) = joined_beside_a_parked_poll(&TestPartition::new(1)).await;
     // The leader has more and gives nothing: it is throttled. Nothing spins.
     beside.answer(|_| nothing(1000));
+    let both = rig.next().await;
+    assert_eq!((both.indexes(), both.is_poll(), poll.is_given_up()), (vec![0, 1], true, true));
     rig.silence(Duration::from_secs(60)).await;
+    assert!(!both.is_given_up());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_newcomer_that_has_everything_is_soon_in_a_poll() {
+    let p1 = TestPartition::new(1);
+    let (mut rig, poll, beside) = joined_beside_a_parked_poll(&p1).await;
+    let before = Instant::now();
+    beside.answer(|_| ten_from(0, 20));
+    let more = rig.next().await;
+    assert_eq!((more.partitions(), more.is_poll()), (vec![(1, 10, 0, true)], false));
+    assert!(!poll.is_given_up(), "it fetches beside the poll while there is more");
+    more.answer(|_| ten_from(10, 20));
+    let both = rig.next().await;
+    assert_eq!((both.partitions(), both.is_poll()), (vec![(0, 0, 0, true), (1, 20, 0, true)], true));
+    assert!(poll.is_given_up(), "one poll is parked");
+    assert_eq!(before.elapsed(), POLL_AT_LEAST, "else the next record would come when the poll ends");
+    p1.finish_append();
+    let acknowledgement = rig.next().await;
+    assert_eq!(acknowledgement.partitions(), [(1, 20, 10, false)]);
+    acknowledgement.answer(|_| nothing(20));
+    rig.silence(Duration::from_secs(60)).await;
+    assert!(!both.is_given_up(), "it stays parked");
 }
 
 #[tokio::test(start_paused = true)]

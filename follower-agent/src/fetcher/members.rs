@@ -3,7 +3,8 @@
 //! A loop has two requests in flight at most. The *poll* may wait at the leader; it names every partition that asks. The
 //! request *beside* it never waits: it acknowledges what was appended or flushed while the poll is parked (design.md 5),
 //! and fetches for partitions that the parked poll does not read for: those that were paused in it, came later, or were
-//! delayed. So a slow partition delays no other, and is itself not delayed by a parked poll.
+//! delayed. So a slow partition delays no other, and is itself not delayed by a parked poll. Once it has everything, only a
+//! poll can wait for what comes next, so the parked one is given up for one that names it too.
 //!
 //! What must hold: the order of the poll is that of S9; a partition whose answer came too large is asked for alone until
 //! it gets one, so that it delays no other (cases.md E); a request beside that brought nothing is not repeated before the
@@ -65,6 +66,8 @@ pub(crate) struct Members<P> {
     alone: BTreeSet<TopicIdPartition>,
     /// Those for which the last request beside the poll brought nothing.
     exhausted: BTreeSet<TopicIdPartition>,
+    /// Those that wanted records beside the poll since it went out: it does not read for them.
+    unpolled: BTreeSet<TopicIdPartition>,
     /// When to look at a partition that waits for a time.
     due: BTreeMap<TopicIdPartition, MonotonicTime>,
     /// Left out because of the throttle, until it lets something through again.
@@ -79,6 +82,7 @@ impl<P> Default for Members<P> {
             candidates: BTreeSet::new(),
             alone: BTreeSet::new(),
             exhausted: BTreeSet::new(),
+            unpolled: BTreeSet::new(),
             due: BTreeMap::new(),
             held: BTreeSet::new(),
         }
@@ -105,6 +109,7 @@ impl<P: Followed> Members<P> {
         self.candidates.remove(&id);
         self.alone.remove(&id);
         self.exhausted.remove(&id);
+        self.unpolled.remove(&id);
         self.due.remove(&id);
         self.held.remove(&id);
         debug_assert_eq!(self.plan.len(), self.by_id.len(), "every partition has its place");
@@ -172,7 +177,19 @@ impl<P: Followed> Members<P> {
         }
         self.candidates.retain(|id| self.alone.contains(id));
         self.exhausted.clear();
+        self.unpolled.clear();
         Some((asks, charges))
+    }
+
+    /// Whether `poll` waits without a partition that would wait with it: one that fetched beside it until it had
+    /// everything. Ends with the next poll, so that a poll is given up once at most for each that comes.
+    pub(crate) fn is_missing_in(&self, poll: &Asks, now: MonotonicTime) -> bool {
+        let waits = |id: &&TopicIdPartition| !self.held.contains(id) && !self.alone.contains(id);
+        self.unpolled.iter().filter(waits).any(|id| {
+            let Some(partition) = self.by_id.get(id) else { return false };
+            let FetchIntent::Ask(ask) = partition.intent(now) else { return false };
+            ask.max_bytes > 0 && !reads_for(Some(poll), *id, &ask)
+        })
     }
 
     /// What a request beside `poll` asks for; `None` = nothing is worth one.
@@ -193,10 +210,11 @@ impl<P: Followed> Members<P> {
         }
         let candidates = std::mem::take(&mut self.candidates);
         let ask = |id| {
-            let ask = self.ask_beside(id, poll.and_then(|poll| poll.get(id)), now)?;
+            let ask = self.ask_beside(id, poll, now)?;
             Some((id, self.passed(id, ask, gate, &mut charges)?))
         };
         let asks: Asks = candidates.into_iter().filter_map(ask).collect();
+        self.unpolled.extend(asks.wanted().map(|(id, _)| id));
         (!asks.order.is_empty()).then_some((asks, charges))
     }
 
@@ -223,17 +241,11 @@ impl<P: Followed> Members<P> {
         }
     }
 
-    /// What a partition asks for beside the poll, in which it asked for `polled`.
-    fn ask_beside(
-        &self,
-        id: TopicIdPartition,
-        polled: Option<&FetchAsk>,
-        now: MonotonicTime,
-    ) -> Option<FetchAsk> {
+    /// What a partition asks for beside the poll.
+    fn ask_beside(&self, id: TopicIdPartition, poll: Option<&Asks>, now: MonotonicTime) -> Option<FetchAsk> {
         let partition = self.by_id.get(&id)?;
         let FetchIntent::Ask(ask) = partition.intent(now) else { return None };
-        let is_read_for = polled.is_some_and(|sent| sent.max_bytes > 0 && sent.position == ask.position);
-        let wants_records = !is_read_for
+        let wants_records = !reads_for(poll, id, &ask)
             && ask.max_bytes > 0
             && partition.has_more_to_fetch()
             && !self.exhausted.contains(&id);
@@ -278,6 +290,12 @@ impl<P: Followed> Members<P> {
         let partitions = asks.order.iter().filter_map(|id| self.by_id.get(id));
         partitions.map(|partition| partition.largest_batch()).max().unwrap_or(0)
     }
+}
+
+/// Whether `poll` reads what a partition asks for.
+fn reads_for(poll: Option<&Asks>, id: TopicIdPartition, ask: &FetchAsk) -> bool {
+    let polled = poll.and_then(|poll| poll.get(id));
+    polled.is_some_and(|sent| sent.max_bytes > 0 && sent.position == ask.position)
 }
 
 /// What a partition asks for that the throttle keeps back: its acknowledgement is no traffic, and neither is the question

@@ -8,8 +8,9 @@ use highwater_serving::observe::{MESSAGING_SYSTEM, count, follower_attribute};
 use highwater_telemetry::names::attribute;
 use highwater_telemetry::{KeyValue, Moment, Span, SpanKind, Telemetry};
 use highwater_types::{MonotonicTime, NodeId, Offset, TraceContext};
+use highwater_wire::Failure;
+use highwater_wire::failure::code_name;
 use highwater_wire::status::reason_of;
-use highwater_wire::{Failure, FailureKind};
 
 use super::LoopKey;
 
@@ -132,11 +133,15 @@ impl CallObserver<'_> {
     /// A call failed: by the conventions for clients every status but OK is an error.
     pub(super) fn failed(&self, trip: Trip, failure: &Failure, now: MonotonicTime) {
         self.count("failed");
-        let why = kind_name(failure.kind);
+        let name = code_name(failure.status);
+        let (status, why) =
+            (KeyValue::new(attribute::RPC_STATUS, name), KeyValue::new(attribute::ERROR_TYPE, name));
         if let Some(meters) = self.telemetry.meters() {
-            meters.errors.add(1, &[KeyValue::new(attribute::ERROR_TYPE, why)]);
+            meters.errors.add(1, std::slice::from_ref(&why));
+            let about = [&self.about()[..], &[status.clone(), why.clone()]].concat();
+            meters.client_calls.record(now.since(trip.at).as_secs_f64(), &about);
         }
-        self.record(trip, now, |span| span.with(attribute::ERROR_TYPE, why).failed(failure.message.clone()));
+        self.record(trip, now, |span| span.with_all([status, why]).failed(failure.message.clone()));
     }
 
     fn count(&self, outcome: &'static str) {
@@ -168,16 +173,6 @@ impl CallObserver<'_> {
             .with(attribute::LEADER_ID, i64::from(self.leader.leader.get()))
             .with_all([follower_attribute(self.node)]);
         self.telemetry.tracer().record(more(span));
-    }
-}
-
-/// What failed, as `error.type`.
-const fn kind_name(kind: FailureKind) -> &'static str {
-    match kind {
-        FailureKind::Retryable => "retryable",
-        FailureKind::Terminal => "terminal",
-        FailureKind::Deadline => "deadline",
-        FailureKind::Overloaded => "overloaded",
     }
 }
 

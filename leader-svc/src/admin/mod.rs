@@ -20,7 +20,6 @@ use highwater_serving::describe::ClusterDescriber;
 use highwater_serving::registry::resolve_topic;
 use highwater_serving::{PartitionHost as _, Registry, Volume};
 use highwater_types::{ErrorCode, ReplicationError};
-use highwater_wire::cluster::encode_node;
 use highwater_wire::throttle::{decode_clear, decode_set};
 use highwater_wire::{admin, status};
 use tonic::{Request, Response, Status};
@@ -119,7 +118,7 @@ impl ClusterService for ClusterApi {
     ) -> Answer<v1::SetReplicationThrottleResponse> {
         let set = decode_set(&request.into_inner())?;
         let records = self.set_throttle(set).await.map_err(|e| status::from_error(&e))?;
-        let nodes = records.iter().map(encode_node).collect();
+        let nodes = records.iter().map(|record| self.describer.node(record)).collect();
         Ok(Response::new(v1::SetReplicationThrottleResponse { nodes }))
     }
 
@@ -129,7 +128,7 @@ impl ClusterService for ClusterApi {
     ) -> Answer<v1::ClearReplicationThrottleResponse> {
         let clear = decode_clear(&request.into_inner())?;
         let records = self.clear_throttle(clear).await.map_err(|e| status::from_error(&e))?;
-        let nodes = records.iter().map(encode_node).collect();
+        let nodes = records.iter().map(|record| self.describer.node(record)).collect();
         Ok(Response::new(v1::ClearReplicationThrottleResponse { nodes }))
     }
 }

@@ -1,8 +1,12 @@
 //! SetReplicationThrottle and ClearReplicationThrottle: the throttles stand in the nodes' records, so that every program of
 //! the cluster sees them and restarts keep them.
 
-use highwater_coordination::update_node;
-use highwater_types::{ErrorCode, NodeId, NodeRecord, NodeThrottles, ReplicationError};
+use std::sync::Arc;
+
+use highwater_coordination::{ClusterView, update_node};
+use highwater_types::{
+    ErrorCode, NodeId, NodeRecord, NodeThrottles, PartitionIndex, ReplicationError, ThrottledReplicas,
+};
 use highwater_wire::throttle::{ClearThrottle, SetThrottle};
 
 use super::{ClusterApi, retried};
@@ -10,9 +14,11 @@ use super::{ClusterApi, retried};
 impl ClusterApi {
     /// Answers the records as they now are. After a failure some may be changed: asking again changes the others.
     pub(super) async fn set_throttle(&self, set: SetThrottle) -> Result<Vec<NodeRecord>, ReplicationError> {
+        let view = self.newest_view().await?;
+        check_listed(&view, &set.replicas)?;
         // One for all nodes, and the same at every attempt, so that one that had been made is recognised.
         let id = rand::random();
-        let records = self.change_throttles(&set.nodes, |throttles| set.apply(throttles, id)).await?;
+        let records = self.change_throttles(&view, &set.nodes, |throttles| set.apply(throttles, id)).await?;
         tracing::info!(leader = ?set.leader, follower = ?set.follower, replicas = %set.replicas, ttl = ?set.ttl, nodes = ?set.nodes, "set a throttle of replication");
         Ok(records)
     }
@@ -27,18 +33,23 @@ impl ClusterApi {
                 *throttles.of_mut(*side) = None;
             }
         };
-        let records = self.change_throttles(&clear.nodes, remove).await?;
+        let view = self.newest_view().await?;
+        let records = self.change_throttles(&view, &clear.nodes, remove).await?;
         tracing::info!(sides = ?clear.sides, nodes = ?clear.nodes, "cleared throttles of replication");
         Ok(records)
     }
 
+    /// What stands in the store: a node or a topic of a moment ago is to be known.
+    async fn newest_view(&self) -> Result<Arc<ClusterView>, ReplicationError> {
+        retried(|| self.coordination.refresh()).await
+    }
+
     async fn change_throttles(
         &self,
+        view: &ClusterView,
         nodes: &[NodeId],
         change: impl Fn(&mut NodeThrottles) + Send + Sync,
     ) -> Result<Vec<NodeRecord>, ReplicationError> {
-        // A node that registered a moment ago is to be known.
-        let view = retried(|| self.coordination.refresh()).await?;
         if let Some(unknown) = nodes.iter().find(|node| view.node(**node).is_none()) {
             let known: Vec<_> = view.nodes().map(|record| record.node.to_string()).collect();
             return Err(ReplicationError::new(
@@ -55,4 +66,23 @@ impl ClusterApi {
         }
         Ok(records)
     }
+}
+
+/// Every topic and partition that is listed has to be there: a name that is misspelt would hold back nothing.
+fn check_listed(view: &ClusterView, replicas: &ThrottledReplicas) -> Result<(), ReplicationError> {
+    let ThrottledReplicas::Listed(topics) = replicas else { return Ok(()) };
+    let refused = |problem| Err(ReplicationError::new(ErrorCode::InvalidRequest, problem));
+    for (name, partitions) in topics {
+        let Some(topic) = view.topic_named(name) else {
+            return refused(format!("throttled replicas: there is no topic {name}"));
+        };
+        let is_beyond = |partition: &&PartitionIndex| partition.get() >= topic.partitions;
+        if let Some(beyond) = partitions.iter().find(is_beyond) {
+            return refused(format!(
+                "throttled replicas: there is no {name}:{beyond}; topic {name} has {} partitions",
+                topic.partitions
+            ));
+        }
+    }
+    Ok(())
 }

@@ -12,6 +12,7 @@
 //!
 //! Every failure is retried with a growing pause; a newer record ends the pause.
 
+mod disk_failures;
 mod peers;
 mod resign;
 mod stand;
@@ -39,6 +40,7 @@ use tokio_util::task::TaskTracker;
 
 pub(crate) use self::peers::{PeerWatch, Peers};
 use self::resign::{RESIGNATIONS_MAX, RESIGNING_MAX, hand_over};
+use self::disk_failures::DiskFailures;
 use self::stand::{Stood, stand};
 use crate::partition::{LedPartition, PartitionContext, PartitionEvent};
 
@@ -118,6 +120,7 @@ pub(crate) struct ReplicaManager {
     shared: Arc<Shared>,
     slots: HashMap<TopicIdPartition, Slot>,
     attempts: Attempts,
+    disk_failures: DiskFailures,
     tasks: JoinSet<Done>,
     strays: Strays,
     /// Nodes whose agent is dead, as the leaderships were told.
@@ -140,6 +143,7 @@ impl ReplicaManager {
             shared,
             slots: HashMap::new(),
             attempts: Attempts::new(RETRY_MIN, RETRY_MAX),
+            disk_failures: DiskFailures::new(),
             tasks: JoinSet::new(),
             strays: Strays::default(),
             agents_gone: BTreeSet::new(),
@@ -300,9 +304,7 @@ impl ReplicaManager {
             Ok(Done::Stood(id, seen, stood)) => self.on_stood(id, seen, stood, view),
             Ok(Done::Closed(id)) => self.slots.remove(&id).is_some(),
             Ok(Done::GivenUp(id, seen)) => {
-                let why = disk_failed();
-                let (pause, _) = self.attempts.failed(id, &why.message);
-                self.pause(id, seen, Some(pause), why);
+                self.pause_for_disk(id, seen, disk_failed(), view);
                 true
             }
             Err(failed) => {
@@ -329,6 +331,7 @@ impl ReplicaManager {
                     "leading"
                 );
                 self.attempts.forget(id);
+                self.disk_failures.leads(id);
                 self.shared.registry.set(id, Hosting::Online(Arc::clone(&partition)));
                 self.slots.insert(id, Slot::Leading(Arc::clone(&partition)));
                 if self.resigning.until.is_some() {
@@ -358,6 +361,10 @@ impl ReplicaManager {
                 self.pause(id, seen, Some(pause), why);
                 true
             }
+            Stood::Elected(seen, why) => {
+                self.pause_for_disk(id, seen, why, view);
+                true
+            }
             Stood::Ineligible(why) => {
                 if self.attempts.failed(id, &why.message).1 {
                     tracing::warn!(partition = name_of(view, id), topic_id = %id.topic_id, error = %why, "cannot lead");
@@ -366,6 +373,19 @@ impl ReplicaManager {
                 true
             }
         }
+    }
+
+    /// As [`Self::pause`], after a leadership that the disk ended.
+    fn pause_for_disk(
+        &mut self,
+        id: TopicIdPartition,
+        seen: PartitionEpoch,
+        why: ReplicationError,
+        view: &ClusterView,
+    ) {
+        let name = name_of(view, id);
+        let pause = self.disk_failures.ended(id, &name, &why.message);
+        self.pause(id, seen, Some(pause), why);
     }
 
     /// Nothing is tried before `pause` is over; without one, before a newer record is seen.
@@ -440,6 +460,7 @@ impl ReplicaManager {
                 }
             }
             self.attempts.forget(id);
+            self.disk_failures.forget(id);
         }
     }
 

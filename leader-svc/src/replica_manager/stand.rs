@@ -17,7 +17,8 @@ use highwater_replica::{Leading, OpenReplica};
 use highwater_serving::handover::{Asked, Borrowed, ask_for};
 use highwater_serving::volume::on_disk;
 use highwater_types::{
-    ErrorCode, PartitionRecord, ReplicationError, TopicIdPartition, TopicPartition, TopicRecord,
+    ErrorCode, PartitionEpoch, PartitionRecord, ReplicationError, TopicIdPartition, TopicPartition,
+    TopicRecord,
 };
 use tokio::time::{Instant, timeout_at};
 
@@ -43,6 +44,8 @@ pub(super) enum Stood {
     Leads(Arc<LedPartition>),
     /// Another record stands, or the topic is gone, or the program stops: nothing to do until a newer record is seen.
     Lost,
+    /// This node was elected by the record of this epoch, and its disk kept it from leading: the leader epoch is used up.
+    Elected(PartitionEpoch, ReplicationError),
     /// Not now; the reason is what requests get until the next attempt.
     Failed(ReplicationError),
     /// Not with this record and this log.
@@ -267,16 +270,16 @@ async fn lead(
     };
     warn_of_losses(&replica);
     let leading = Leading { config, node: shared.node, record: record.clone() };
-    let now = shared.context.clocks.monotonic.now();
+    let (now, elected) = (shared.context.clocks.monotonic.now(), record.partition_epoch);
     match on_disk(move || replica.lead(leading, now)).await {
         Ok(replica) => {
             let context = Arc::clone(&shared.context);
             Stood::Leads(LedPartition::new(topic, record, replica, context))
         }
-        Err(error) => Stood::Failed(ReplicationError::new(
-            ErrorCode::StorageError,
-            format!("begin the leadership: {error}"),
-        )),
+        Err(error) => {
+            let why = format!("begin the leadership: {error}");
+            Stood::Elected(elected, ReplicationError::new(ErrorCode::StorageError, why))
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use highwater_records::{Compression, Header};
-use highwater_types::{Offset, PartitionIndex, TopicName, TopicPartition, WallTime};
+use highwater_types::{Offset, PartitionIndex, TopicName, TopicPartition, TraceContext, WallTime};
 use highwater_wire::produce::Acks;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -50,6 +50,8 @@ pub struct ProducerConfig {
     pub buffer_bytes: usize,
     /// `delivery.timeout.ms`: how long a batch is tried.
     pub delivery_timeout: Duration,
+    /// The span that every Produce names as the one above it; absent = none.
+    pub trace: Option<TraceContext>,
 }
 
 impl Default for ProducerConfig {
@@ -62,6 +64,19 @@ impl Default for ProducerConfig {
             request_bytes: 1 << 20,
             buffer_bytes: 32 << 20,
             delivery_timeout: Duration::from_secs(120),
+            trace: None,
+        }
+    }
+}
+
+/// The context of a span that begins a trace and is recorded, for [`ProducerConfig::trace`]. Nobody records the span
+/// itself: it stands for the caller.
+#[must_use]
+pub fn new_trace() -> TraceContext {
+    loop {
+        // Zeros are no ids.
+        if let Some(context) = TraceContext::new(rand::random(), rand::random(), true) {
+            return context;
         }
     }
 }

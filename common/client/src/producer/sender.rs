@@ -5,13 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use highwater_proto::v1;
 use highwater_proto::v1::log_service_client::LogServiceClient;
 use highwater_types::{ErrorCode, Offset, TopicPartition};
 use highwater_wire::fetch::TopicRef;
 use highwater_wire::produce::{
     ProducePartition, ProduceRecords, ProduceRequest, decode_response, encode_request,
 };
+use highwater_wire::trace;
 use tokio::time::Instant;
+use tonic::Request;
 
 use super::Shared;
 use super::batch::{ClosedBatch, Outcome};
@@ -79,7 +82,12 @@ async fn send_once(
             records: ProduceRecords::Batches(records),
         }],
     });
-    let rpc = |channel, request| async move { LogServiceClient::new(channel).produce(request).await };
+    let rpc = |channel, mut request: Request<v1::ProduceRequest>| async move {
+        if let Some(context) = shared.config.trace {
+            trace::inject(context, request.metadata_mut());
+        }
+        LogServiceClient::new(channel).produce(request).await
+    };
     let answer = shared.client.call(&leader.endpoint, request, timeout, rpc).await?;
     let (results, throttle) = decode_response(answer).map_err(|e| bad_answer(&leader, e))?;
     let result = results.into_iter().next().ok_or_else(|| no_answer(&leader))?;

@@ -33,6 +33,8 @@ crate::settings! {
         otlp_traces_lag: Duration = "otlp.traces.lag.ms", default "1s", in Duration::ZERO..=Duration::from_secs(86_400);
         /// How often metrics are sent, in milliseconds.
         otlp_metrics_interval: Duration = "otlp.metrics.interval.ms", default "10s", in Duration::from_millis(100)..=Duration::from_secs(3_600);
+        /// How many series a metric may have by partition. Gauges with more are sent without topics and partitions; 0 = always.
+        otlp_metrics_series: u32 = "otlp.metrics.series.max", default "20000", in 0..=200_000;
     }
 }
 
@@ -50,6 +52,7 @@ impl CommonSettings {
             endpoint: self.otlp_endpoint.clone(),
             sampling: Sampling { ratio: self.otlp_traces_ratio, lag_bound: self.otlp_traces_lag },
             metrics_interval: self.otlp_metrics_interval,
+            series_max: self.otlp_metrics_series,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use http::Request;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio_stream::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
@@ -19,6 +19,7 @@ use tonic_health::server::{HealthReporter, health_reporter};
 use tower::Service;
 use tower::util::{MapRequestLayer, MapResponseLayer};
 
+use super::connection::Connection;
 use super::{deadline, status_text};
 
 /// HTTP/2 receive window of one stream: what an answer or a Produce of several MiB needs in order not to wait for round
@@ -206,14 +207,14 @@ impl GrpcServer {
     }
 }
 
-fn accepted(socket: TcpListener) -> impl tokio_stream::Stream<Item = io::Result<TcpStream>> {
+fn accepted(socket: TcpListener) -> impl tokio_stream::Stream<Item = io::Result<Connection>> {
     TcpIncoming::from(socket).with_nodelay(Some(true)).with_keepalive(Some(KEEPALIVE_INTERVAL)).then(
         async |accepted| {
             if let Err(error) = &accepted {
                 tracing::warn!(%error, "could not accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
-            accepted
+            accepted.map(Connection::new)
         },
     )
 }

@@ -3,6 +3,7 @@
 use std::task::{Context, Poll};
 
 use http::Response;
+use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tonic::Code;

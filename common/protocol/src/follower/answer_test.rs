@@ -166,8 +166,13 @@ fn a_flush_survives_what_voids_answers_only() {
 #[test]
 fn unrepaired_damage_bounds_the_acknowledgement() {
     let damaged = FollowerStart { damaged_from: Some(offset(4)), ..start(5, state(10, Some(5)), 10) };
-    let follower = FollowerPartition::new(config(), damaged).unwrap();
+    let mut follower = FollowerPartition::new(config(), damaged).unwrap();
     assert_eq!(follower.acknowledged(), offset(4));
+    answer(&mut follower, 0, &records(10, 10, &[]));
+    let lacks = |follower: &FollowerPartition| (follower.lag(), follower.lacking(), follower.is_damaged());
+    assert_eq!(lacks(&follower), (Some(0), Some(6), true), "the leader counts what is acknowledged");
+    follower.on_damage(None);
+    assert_eq!(lacks(&follower), (Some(0), Some(0), false));
 }
 
 #[test]

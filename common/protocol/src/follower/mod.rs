@@ -266,6 +266,18 @@ impl FollowerPartition {
         self.leader_log_end.map(|end| end.since(self.log_end))
     }
 
+    /// Records that it lacks as its leader counts them: between what it acknowledges and the leader's log end.
+    #[must_use]
+    pub fn lacking(&self) -> Option<u64> {
+        self.leader_log_end.map(|end| end.since(self.acknowledged()))
+    }
+
+    /// Whether records within the log are damaged: they are not acknowledged before they are repaired.
+    #[must_use]
+    pub fn is_damaged(&self) -> bool {
+        self.damaged_from.is_some_and(|damage| damage < self.log_end)
+    }
+
     /// Bytes that wait for their append.
     #[must_use]
     pub const fn queued_bytes(&self) -> u64 {

@@ -1,8 +1,9 @@
 //! The outermost layer of LogService: admits a Produce by the length that gRPC states in front of the message, before the
 //! message is taken, and keeps what an answer holds admitted until its body is sent or given up.
 //!
-//! What must hold: a message that was admitted comes within [`UPLOAD_MAX`], or is given up: else a few stalled requests would
-//! keep everybody out for as long as their connections live.
+//! What must hold: a message that was admitted comes within [`UPLOAD_MAX`], or is given up; an answer that was admitted is read
+//! within `in.flight.unread.max.ms`, or its connection is closed, which alone takes back what HTTP/2 holds for it. Else a few
+//! that stall would keep everybody out for as long as their connections live.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -14,10 +15,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::stream;
 use futures::{Stream, StreamExt as _};
+use highwater_node::grpc::ConnectionHandle;
 use highwater_wire::status;
 use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, BodyStream, StreamBody};
+use tokio::task::AbortHandle;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::server::NamedService;
@@ -46,12 +49,13 @@ impl From<Overloaded> for Status {
 pub struct AdmitRequests<S> {
     inner: S,
     admission: Arc<Admission>,
+    unread_max: Duration,
 }
 
 impl<S> AdmitRequests<S> {
-    /// Puts `admission` in front of `inner`.
-    pub const fn new(inner: S, admission: Arc<Admission>) -> Self {
-        Self { inner, admission }
+    /// Puts `admission` in front of `inner`; an answer may wait for its requester to read it for `unread_max`.
+    pub const fn new(inner: S, admission: Arc<Admission>, unread_max: Duration) -> Self {
+        Self { inner, admission, unread_max }
     }
 }
 
@@ -73,13 +77,15 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let admission = Arc::clone(&self.admission);
+        let (admission, unread_max) = (Arc::clone(&self.admission), self.unread_max);
         // The instance that is ready goes into the future; its clone takes the place.
         let spare = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, spare);
         Box::pin(async move {
             if request.uri().path() != PRODUCE {
-                return inner.call(request).await.map(until_sent);
+                let connection = request.extensions().get::<ConnectionHandle>().cloned();
+                let answered = inner.call(request).await;
+                return answered.map(|answer| until_sent(answer, connection, unread_max));
             }
             let (head, body) = request.into_parts();
             match admit(&admission, body).await {
@@ -136,15 +142,54 @@ fn in_time(body: Body) -> impl Stream<Item = Result<Frame<Bytes>, Status>> {
     })
 }
 
-/// What the answer's handler left to be held goes with the body.
-fn until_sent(mut response: Response<Body>) -> Response<Body> {
+/// An answer's bytes until they are sent. HTTP/2 takes all of a message at once and keeps what the peer does not read yet, so
+/// what counts is how long the bytes themselves live.
+#[derive(Debug)]
+struct Sending {
+    _permit: Arc<Permit>,
+    overdue: Option<AbortHandle>,
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        if let Some(overdue) = &self.overdue {
+            overdue.abort();
+        }
+    }
+}
+
+struct Held {
+    bytes: Bytes,
+    _sending: Arc<Sending>,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// What the answer's handler left to be held goes with the bytes of the body; after `unread_max` the connection goes.
+fn until_sent(
+    mut response: Response<Body>,
+    connection: Option<ConnectionHandle>,
+    unread_max: Duration,
+) -> Response<Body> {
     let Some(permit) = response.extensions_mut().remove::<Arc<Permit>>() else { return response };
+    let overdue =
+        connection.map(|connection| tokio::spawn(close_after(unread_max, connection)).abort_handle());
+    let sending = Arc::new(Sending { _permit: permit, overdue });
     response.map(|body| {
-        Body::new(body.map_frame(move |frame| {
-            let _held = &permit;
-            frame
-        }))
+        let hold = move |bytes| Bytes::from_owner(Held { bytes, _sending: Arc::clone(&sending) });
+        Body::new(body.map_frame(move |frame| frame.map_data(&hold)))
     })
+}
+
+async fn close_after(unread_max: Duration, connection: ConnectionHandle) {
+    tokio::time::sleep(unread_max).await;
+    let peer = connection.peer().map(tracing::field::display);
+    tracing::info!(peer, "an answer was not read within {unread_max:?}; its connection is closed");
+    connection.close();
 }
 
 #[cfg(test)]
@@ -152,6 +197,7 @@ mod tests {
     use highwater_wire::{FailureKind, failure};
     use http_body_util::Full;
     use tokio::time::Instant;
+    use tokio_util::sync::CancellationToken;
     use tower::ServiceExt as _;
     use tower::util::BoxCloneService;
 
@@ -189,7 +235,7 @@ mod tests {
     #[tokio::test]
     async fn a_produce_is_in_flight_by_its_stated_length_until_it_is_answered() {
         let admission = admission();
-        let service = AdmitRequests::new(echo(&admission), Arc::clone(&admission));
+        let service = AdmitRequests::new(echo(&admission), Arc::clone(&admission), UNREAD_MAX);
         for split in [&[&b"\0\0\0\0\x06recor"[..], b"ds"][..], &[b"\0\0", b"", b"\0\0", b"\x06", b"records"]]
         {
             let answer = service.clone().oneshot(request(PRODUCE, pieces(split))).await.unwrap();
@@ -208,7 +254,7 @@ mod tests {
     async fn a_produce_beyond_the_limit_is_refused_with_a_time_to_come_back() {
         let admission = admission();
         let _others = admission.admit(Traffic::Client, 65).unwrap();
-        let service = AdmitRequests::new(echo(&admission), Arc::clone(&admission));
+        let service = AdmitRequests::new(echo(&admission), Arc::clone(&admission), UNREAD_MAX);
         let answer = service.oneshot(request(PRODUCE, pieces(&[b"\0\0\0\0\x06"]))).await.unwrap();
         let status = Status::from_header_map(answer.headers()).unwrap();
         assert_eq!(status.code(), tonic::Code::ResourceExhausted);
@@ -229,7 +275,7 @@ mod tests {
                 Ok::<_, Infallible>(failed.into_http())
             }
         });
-        let service = AdmitRequests::new(BoxCloneService::new(decode), Arc::clone(&admission));
+        let service = AdmitRequests::new(BoxCloneService::new(decode), Arc::clone(&admission), UNREAD_MAX);
         // A byte now and then is no whole message.
         let trickle = stream::unfold((), |()| async {
             tokio::time::sleep(Duration::from_secs(7)).await;
@@ -245,20 +291,49 @@ mod tests {
         assert_eq!(admission.in_flight(), 0);
     }
 
+    /// An answer of 60 bytes that are in flight.
+    fn answer(admission: &Arc<Admission>, connection: Option<ConnectionHandle>) -> Response<Body> {
+        let mut response = Response::new(pieces(&[b"some", b"records"]));
+        response.extensions_mut().insert(Arc::new(admission.admit(Traffic::Client, 60).unwrap()));
+        until_sent(response, connection, UNREAD_MAX)
+    }
+
+    const UNREAD_MAX: Duration = Duration::from_secs(60);
+
     #[tokio::test]
-    async fn an_answer_is_in_flight_until_its_body_is_sent_or_given_up() {
+    async fn an_answer_is_in_flight_until_its_bytes_are_sent_or_given_up() {
         let admission = admission();
-        let permit = |bytes| Arc::new(admission.admit(Traffic::Client, bytes).unwrap());
-        for drop_it in [false, true] {
-            let mut response = Response::new(pieces(&[b"some", b"records"]));
-            response.extensions_mut().insert(permit(60));
-            let mut response = until_sent(response);
-            assert!(response.body_mut().frame().await.unwrap().is_ok());
-            assert_eq!(admission.in_flight(), 60, "not all of it is sent");
-            if drop_it {
+        for give_up in [false, true] {
+            let mut response = answer(&admission, None);
+            let some = response.body_mut().frame().await.unwrap().unwrap().into_data().unwrap();
+            assert_eq!((&some[..], admission.in_flight()), (&b"some"[..], 60), "not all of it is taken");
+            if give_up {
                 drop(response);
             } else {
                 assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "records");
+            }
+            assert_eq!(admission.in_flight(), 60, "what HTTP/2 took and could not send is still there");
+            drop(some);
+            assert_eq!(admission.in_flight(), 0);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_leaves_an_answer_unread_is_closed_and_one_that_reads_is_not() {
+        let admission = admission();
+        for reads in [false, true] {
+            let closing = CancellationToken::new();
+            let mut response = answer(&admission, Some(ConnectionHandle::new(None, closing.clone())));
+            let frame = response.body_mut().frame().await.unwrap().unwrap();
+            tokio::time::sleep(UNREAD_MAX - Duration::from_millis(1)).await;
+            assert!(!closing.is_cancelled());
+            if reads {
+                drop((frame, response));
+                tokio::time::sleep(UNREAD_MAX).await;
+                assert!(!closing.is_cancelled());
+            } else {
+                closing.cancelled().await;
+                drop((frame, response));
             }
             assert_eq!(admission.in_flight(), 0);
         }

@@ -7,56 +7,19 @@
 //! then it lives for its whole time once more. A program that cannot write leaves the removal to those that can, and itself
 //! is throttled no longer.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_coordination::{ClusterView, Coordination, CoordinationError, update_node};
 use highwater_node::MonotonicClock;
-use highwater_types::{MonotonicTime, NodeId, ThrottleSide};
+use highwater_types::{MonotonicTime, NodeId};
 use tokio_util::sync::CancellationToken;
 
 use super::ReplicationThrottle;
+use super::lives::{Key, ThrottleLives};
 
 /// The pause before a removal is tried again.
 const RETRY: Duration = Duration::from_secs(1);
-
-/// One throttle of the cluster, by its id.
-type Key = (NodeId, ThrottleSide, u64);
-
-/// When which throttle ends.
-#[derive(Debug, Default)]
-struct Lives {
-    ends: BTreeMap<Key, Option<MonotonicTime>>,
-}
-
-impl Lives {
-    /// Takes over what the view has: what is new begins to live, what is gone is forgotten.
-    fn observe(&mut self, view: &ClusterView, now: MonotonicTime) {
-        let seen = std::mem::take(&mut self.ends);
-        for record in view.nodes() {
-            for side in [ThrottleSide::Leader, ThrottleSide::Follower] {
-                let Some(throttle) = record.throttles.of(side) else { continue };
-                let key = (record.node, side, throttle.id);
-                let end = || throttle.ttl_ms.map(|ttl| now.after(Duration::from_millis(ttl)));
-                self.ends.insert(key, seen.get(&key).copied().unwrap_or_else(end));
-            }
-        }
-    }
-
-    fn is_over(&self, key: Key, now: MonotonicTime) -> bool {
-        self.ends.get(&key).is_some_and(|end| end.is_some_and(|end| end <= now))
-    }
-
-    fn over(&self, now: MonotonicTime) -> Vec<Key> {
-        self.ends.keys().copied().filter(|key| self.is_over(*key, now)).collect()
-    }
-
-    /// The next end after `now`.
-    fn next_end(&self, now: MonotonicTime) -> Option<MonotonicTime> {
-        self.ends.values().flatten().copied().filter(|end| *end > now).min()
-    }
-}
 
 /// See the module.
 #[derive(Debug)]
@@ -65,23 +28,24 @@ pub struct ThrottleKeeper {
     throttle: Arc<ReplicationThrottle>,
     coordination: Arc<dyn Coordination>,
     clock: MonotonicClock,
-    lives: Lives,
+    lives: Arc<ThrottleLives>,
 }
 
 impl ThrottleKeeper {
-    /// A keeper for the program's `throttle` on `node`.
+    /// A keeper for the program's `throttle` on `node`; `lives` tells others when each ends.
     #[must_use]
     pub fn new(
         node: NodeId,
         throttle: Arc<ReplicationThrottle>,
         coordination: Arc<dyn Coordination>,
         clock: MonotonicClock,
+        lives: Arc<ThrottleLives>,
     ) -> Self {
-        Self { node, throttle, coordination, clock, lives: Lives::default() }
+        Self { node, throttle, coordination, clock, lives }
     }
 
     /// Follows the records until `stop`.
-    pub async fn run(mut self, stop: CancellationToken) {
+    pub async fn run(self, stop: CancellationToken) {
         let mut view = self.coordination.view();
         loop {
             let now = self.clock.now();

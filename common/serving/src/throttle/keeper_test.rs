@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use highwater_coordination::{FileCoordination, FileOptions};
-use highwater_types::{ByteRate, NodeThrottles, Throttle, ThrottledReplicas};
+use highwater_types::{ByteRate, NodeThrottles, Throttle, ThrottleSide, ThrottledReplicas};
 
 use super::*;
 
@@ -34,7 +34,7 @@ impl Program {
         let clock = MonotonicClock::starting_now();
         let throttle = Arc::new(ReplicationThrottle::new(side, None, clock));
         let stop = CancellationToken::new();
-        let keeper = ThrottleKeeper::new(node(id), Arc::clone(&throttle), store, clock);
+        let keeper = ThrottleKeeper::new(node(id), Arc::clone(&throttle), store, clock, Arc::default());
         tokio::spawn(keeper.run(stop.clone()));
         Self { throttle, stop }
     }
@@ -121,10 +121,15 @@ fn a_life_begins_when_the_throttle_is_first_seen_and_a_later_one_has_its_own() {
         publisher.merge(highwater_coordination::ViewChanges { nodes: vec![record], ..Default::default() });
         publisher.current()
     };
-    let mut lives = Lives::default();
+    let lives = ThrottleLives::default();
     lives.observe(&see(1, Some(throttle(7, "8MB/s", Some(1_000)))), at(500));
     lives.observe(&see(2, Some(throttle(7, "8MB/s", Some(1_000)))), at(900));
     assert_eq!(lives.next_end(at(900)), Some(at(1_500)), "other changes of the record do not prolong it");
+    let left =
+        |id, now| lives.left(node(1), ThrottleSide::Leader, &throttle(id, "8MB/s", Some(1_000)), at(now));
+    assert_eq!(left(7, 900), Some(Duration::from_millis(600)));
+    assert_eq!(left(7, 1_600), Some(Duration::ZERO));
+    assert_eq!(left(8, 900), Some(Duration::from_secs(1)), "not seen yet: its whole life");
     assert!(lives.over(at(1_499)).is_empty());
     assert_eq!(lives.over(at(1_500)), [(node(1), ThrottleSide::Leader, 7)]);
     lives.observe(&see(3, Some(throttle(8, "8MB/s", Some(1_000)))), at(1_500));
@@ -132,5 +137,5 @@ fn a_life_begins_when_the_throttle_is_first_seen_and_a_later_one_has_its_own() {
     lives.observe(&see(4, Some(throttle(9, "8MB/s", None))), at(2_000));
     assert_eq!(lives.next_end(at(2_000)), None, "until it is cleared");
     lives.observe(&see(5, None), at(2_100));
-    assert!(lives.ends.is_empty());
+    assert!(lives.is_empty());
 }

@@ -5,6 +5,7 @@
 //! sends, follower-agent what it fetches; the decision is the core's (`protocol::quota`). Deliberately absent: waiting.
 
 mod keeper;
+mod lives;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use highwater_types::{
 use parking_lot::Mutex;
 
 pub use keeper::ThrottleKeeper;
+pub use lives::ThrottleLives;
 
 /// How long a follower that was held back counts as that: longer than it takes to ask again.
 const HELD_FOR: Duration = Duration::from_secs(1);
