@@ -5,7 +5,7 @@ use highwater_coordination::CasOutcome;
 use highwater_log::{ReadLimits, Unusable};
 use highwater_protocol::fetch::{FetchPartition, Fetched, ReadPlan};
 use highwater_protocol::follower::{FetchPosition, LeaderOffsets};
-use highwater_protocol::leader::{CommitStatus, IsrOutcome, IsrProposal, LeaderEffect};
+use highwater_protocol::leader::{IsrOutcome, IsrProposal, LeaderEffect};
 use highwater_replica::AskOffsets;
 use highwater_types::{ErrorCode, PartitionEpoch, PartitionRecord, ReplicationError};
 
@@ -179,20 +179,6 @@ impl Cluster {
         if done.is_ok() || gave_up {
             self.nodes[node].led[partition] = Led::Not;
         }
-    }
-
-    fn answer_producers(&mut self, node: usize, partition: usize) {
-        let Some(leads) = self.nodes[node].leads_mut(partition) else { return };
-        let replica = &leads.replica;
-        let history = &mut self.histories[partition];
-        leads.waiting.retain(|batch| match replica.commit_status(batch.next) {
-            CommitStatus::Pending => true,
-            CommitStatus::Committed => {
-                history.acknowledged.insert(batch.base, *batch);
-                false
-            }
-            CommitStatus::NotEnoughReplicas | CommitStatus::LeadershipLost => false,
-        });
     }
 
     // === fetches ===

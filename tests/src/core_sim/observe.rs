@@ -85,6 +85,8 @@ pub struct PartitionView<'a> {
     pub durability: Durability,
     /// `min.insync.replicas`, capped by the number of replicas.
     pub min_isr: usize,
+    /// Whether retention removes nothing.
+    pub keeps_all: bool,
     /// What the outside knows.
     pub history: &'a History,
     /// Every running replica.
@@ -179,6 +181,7 @@ impl Cluster {
             record: self.store.current(partition),
             durability: plan.durability,
             min_isr: usize::try_from(plan.min_isr).unwrap_or(usize::MAX).min(plan.replicas.len()),
+            keeps_all: !plan.retention,
             history: &self.histories[partition],
             replicas,
             one_step: !self.healing,

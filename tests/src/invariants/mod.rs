@@ -10,6 +10,7 @@
 //! | `committed_below_high_watermark` | ARCHITECTURE, "Below the high watermark all in-sync logs agree" |
 //! | `acknowledged_is_there` | design.md 6, its title |
 //! | `seen_is_there` | issue 5, "no consumer saw a record that later vanished" |
+//! | `each_sequence_once` | design.md 6.10 |
 //! | `bounds` | ARCHITECTURE, log start ≤ HW ≤ log end |
 //! | `high_watermark_is_monotone` | S59, design.md 6.8 |
 //! | `min_isr_freezes` | S58, design.md 6.8 |
@@ -27,6 +28,7 @@ mod acknowledged_is_there;
 mod bounds;
 mod committed_below_high_watermark;
 mod cut_above_high_watermark;
+mod each_sequence_once;
 mod epochs_never_fall;
 mod epochs_rise;
 mod high_watermark_is_monotone;
@@ -59,6 +61,7 @@ const RULES: &[(&str, Rule)] = &[
     ("what is acknowledged is there", acknowledged_is_there::check),
     ("what was seen is there", seen_is_there::check),
     ("one batch per offset and epoch", one_batch_per_offset_and_epoch::check),
+    ("each sequence once, in order", each_sequence_once::check),
 ];
 
 /// Checks every rule on a partition in which something changed.
