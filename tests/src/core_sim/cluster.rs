@@ -135,7 +135,10 @@ impl Cluster {
         match part {
             0 => self.network_step(),
             1 => self.store_step(),
-            2 => self.node_step(),
+            2 => {
+                let reassignments = self.scenario.reassignments;
+                if self.up_to(999) < reassignments { Ok(self.reassign()) } else { self.node_step() }
+            }
             3 => Ok(self.produce()),
             _ => self.consume(),
         }

@@ -15,6 +15,7 @@
 //! | `network` | messages, in any order, any number of times |
 //! | `leading`, `following` | what leader-svc and follower-agent do around a replica |
 //! | `producers`, `consumers` | who writes and reads |
+//! | `standing`, `hand_over` | who takes a leadership and who gives it up; moving replicas |
 //! | `faults` | what goes wrong |
 //! | `heal` | the end: nothing goes wrong any more |
 //! | `observe` | what the invariants look at |
@@ -29,6 +30,7 @@ mod cluster;
 mod consumers;
 mod faults;
 mod following;
+mod hand_over;
 mod heal;
 mod history;
 mod leading;

@@ -78,6 +78,8 @@ pub(super) struct Leads {
     pub(super) replica: LeaderReplica<SimStorage>,
     /// Which opening of a log this is, in the whole run.
     pub(super) serial: u64,
+    /// When the leadership began, in milliseconds of the run.
+    pub(super) since: u64,
     pub(super) record: PartitionRecord,
     pub(super) parked: Vec<Parked>,
     /// Produced under `acks=all`, not answered yet.

@@ -11,6 +11,9 @@
 //! | `acknowledged_is_there` | design.md 6, its title |
 //! | `seen_is_there` | issue 5, "no consumer saw a record that later vanished" |
 //! | `each_sequence_once` | design.md 6.10 |
+//! | `joining_holds_back` | S57, design.md 6.8 |
+//! | `grace_at_leader_start` | S53 |
+//! | `lock_first` | design.md 6.6 |
 //! | `bounds` | ARCHITECTURE, log start ≤ HW ≤ log end |
 //! | `high_watermark_is_monotone` | S59, design.md 6.8 |
 //! | `min_isr_freezes` | S58, design.md 6.8 |
@@ -31,9 +34,12 @@ mod cut_above_high_watermark;
 mod each_sequence_once;
 mod epochs_never_fall;
 mod epochs_rise;
+mod grace_at_leader_start;
 mod high_watermark_is_monotone;
 mod incarnations_are_unique;
+mod joining_holds_back;
 mod leader_in_isr;
+mod lock_first;
 mod min_isr_freezes;
 mod one_batch_per_offset_and_epoch;
 mod seen_is_there;
@@ -47,9 +53,12 @@ type Rule = fn(&PartitionView<'_>) -> Result<(), String>;
 /// Every rule by its name; cheap ones first.
 const RULES: &[(&str, Rule)] = &[
     ("LeaderInIsr", leader_in_isr::check),
+    ("the lock comes first", lock_first::check),
     ("bounds", bounds::check),
     ("the high watermark is monotone", high_watermark_is_monotone::check),
     ("min.insync.replicas freezes the high watermark", min_isr_freezes::check),
+    ("grace at the start of a leadership", grace_at_leader_start::check),
+    ("who is about to join is waited for", joining_holds_back::check),
     ("epochs never fall", epochs_never_fall::check),
     ("epochs rise", epochs_rise::check),
     ("incarnations are unique", incarnations_are_unique::check),
