@@ -136,7 +136,7 @@ pub fn renewed_leadership(
     if is_planted(PlantedFault::EpochReused) {
         return Ok(PartitionRecord { partition_epoch: record.partition_epoch.next(), ..record.clone() });
     }
-    lead(record, candidate, record.isr.clone())
+    lead(record, candidate, crate::takeover::with_candidate(record.isr.clone(), candidate))
 }
 
 /// How long `node` waits, from the moment it sees a new partition, before it stands for the first leadership: its place

@@ -32,12 +32,18 @@ pub fn take_over(record: &PartitionRecord, candidate: &Candidate) -> Result<Part
     check_electable(record, candidate)?;
     let survives =
         |member: &IsrMember| record.leader != Some(member.node) || is_planted(PlantedFault::ElectIntoUnion);
-    let mut isr: Vec<_> = record.isr.iter().copied().filter(survives).collect();
-    if isr.iter().all(|member| member.node != candidate.node) {
-        // Only a planted fault comes here.
-        isr.push(IsrMember { node: candidate.node, incarnation: candidate.incarnation });
+    let isr = record.isr.iter().copied().filter(survives).collect();
+    lead(record, candidate, with_candidate(isr, candidate))
+}
+
+/// The in-sync set with the candidate as it is. It is in it so, unless a fault is planted.
+pub(crate) fn with_candidate(mut isr: Vec<IsrMember>, candidate: &Candidate) -> Vec<IsrMember> {
+    let own = IsrMember { node: candidate.node, incarnation: candidate.incarnation };
+    match isr.iter_mut().find(|member| member.node == candidate.node) {
+        Some(member) => *member = own,
+        None => isr.push(own),
     }
-    lead(record, candidate, isr)
+    isr
 }
 
 /// Whether this incarnation of the candidate is in the in-sync set (design.md 6.3, 6.6).

@@ -70,7 +70,7 @@ pub enum PlantedFault {
     ElectAnyIncarnation,
     /// A leader that restarts goes on in its old epoch (design.md 6.2).
     EpochReused,
-    /// A new leader keeps the dead one in the in-sync set and does not wait for it.
+    /// A new leader keeps the dead one in the in-sync set, and waits for nobody whom it has not heard of.
     ElectIntoUnion,
 
     // === the log and its unit ===

@@ -16,6 +16,7 @@ use super::history::History;
 use super::network::Network;
 use super::node::{Node, Running, Which, empty_disk, fresh_incarnations, node_id, partition_id};
 use super::node_table::take_disk;
+use super::producers::Producer;
 use super::scenario::Scenario;
 use super::store::Store;
 use super::trace::Trace;
@@ -37,6 +38,9 @@ pub(super) struct Cluster {
     pub(super) network: Network,
     pub(super) histories: Vec<History>,
     pub(super) produced: u64,
+    /// The idempotent producers of each partition.
+    pub(super) producers: Vec<Vec<Producer>>,
+    pub(super) producer_ids: i64,
     pub(super) faults: BTreeMap<&'static str, u64>,
     pub(super) trace: Trace,
     pub(super) incarnations: Arc<AtomicU64>,
@@ -68,6 +72,8 @@ impl Cluster {
             network: Network::default(),
             histories: (0..partitions).map(|_| History::default()).collect(),
             produced: 0,
+            producers: vec![Vec::new(); partitions],
+            producer_ids: 0,
             faults: BTreeMap::new(),
             trace,
             incarnations: Arc::new(AtomicU64::new(1)),
@@ -129,7 +135,10 @@ impl Cluster {
         match part {
             0 => self.network_step(),
             1 => self.store_step(),
-            2 => self.node_step(),
+            2 => {
+                let reassignments = self.scenario.reassignments;
+                if self.up_to(999) < reassignments { Ok(self.reassign()) } else { self.node_step() }
+            }
             3 => Ok(self.produce()),
             _ => self.consume(),
         }

@@ -21,9 +21,11 @@ impl Cluster {
         if self.nodes[node].followed[partition].is_none() {
             return self.maybe_follow(node, partition);
         }
+        // Fetches and work take 70 of 100 together; the less of it is work, the longer what was decided waits.
+        let work = self.scenario.work;
         match self.up_to(99) {
-            0..=34 => self.fetch(node, partition),
-            35..=69 => self.work(node, partition),
+            drawn @ 0..=69 if drawn < work => self.work(node, partition),
+            0..=69 => self.fetch(node, partition),
             70..=87 => self.flush_follower(node, partition),
             88..=92 => self.question_times_out(node, partition),
             93..=98 => self.tick_follower(node, partition),

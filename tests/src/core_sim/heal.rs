@@ -65,6 +65,8 @@ impl Cluster {
         self.scenario.loss = 0;
         self.scenario.repeats = 0;
         self.scenario.rudeness = 0;
+        self.scenario.hand_overs = 0;
+        self.scenario.reassignments = 0;
         self.network.mend();
         self.store.outage = false;
         for node in &mut self.nodes {
@@ -87,7 +89,10 @@ impl Cluster {
             Led::Not => drop(self.maybe_stand(node, partition)?),
             Led::Stands(_) => drop(self.propose_again(node, partition)),
             Led::Leads(leads) if leads.replica.is_over() => self.stop_leading(node, partition),
-            Led::Leads(_) => self.leader_round(node, partition),
+            Led::Leads(_) => {
+                self.leader_round(node, partition);
+                self.move_on(node, partition);
+            }
         }
         Ok(())
     }
@@ -146,6 +151,9 @@ impl Cluster {
         if Some(leads.replica.epoch()) != record.leader_epoch {
             return Some(format!("node {leader} leads in another epoch"));
         }
+        if !record.adding.is_empty() || !record.removing.is_empty() {
+            return Some("its replicas are being moved".to_owned());
+        }
         let end = leads.replica.log_end();
         if leads.replica.high_watermark() != end {
             return Some(format!("{} of {end} are committed", leads.replica.high_watermark()));
@@ -182,7 +190,8 @@ impl Cluster {
             if record.is_new() {
                 continue;
             }
-            let view = self.observe(partition)?;
+            let mut view = self.observe(partition)?;
+            view.replicas.retain(|replica| record.has_replica(replica.node));
             let starts = view.replicas.iter().map(|replica| replica.now.log_start);
             let start = starts.max().unwrap_or(Offset::ZERO);
             let of = |batches: &[Batch]| -> Vec<Batch> {

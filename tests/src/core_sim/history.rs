@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use highwater_log::OffsetRange;
+use highwater_records::BatchView;
 use highwater_types::{Incarnation, LeaderEpoch, NodeId, Offset};
 
 /// A batch, by what tells it from every other one.
@@ -17,6 +18,34 @@ pub struct Batch {
     pub epoch: Option<LeaderEpoch>,
     /// Its checksum; every batch of a run has other records.
     pub crc: u32,
+    /// Its place among its producer's; `None` = of no idempotent producer.
+    pub sequence: Option<Sequence>,
+}
+
+/// The sequence numbers of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sequence {
+    /// The producer's id.
+    pub producer: i64,
+    /// That of its first record.
+    pub first: i32,
+    /// That of its last one.
+    pub last: i32,
+}
+
+impl Batch {
+    /// A batch, by its header.
+    pub(super) fn of(view: &BatchView<'_>) -> Self {
+        let header = view.header();
+        let (producer, first, last) = (header.producer_id(), header.base_sequence(), header.last_sequence());
+        Self {
+            base: header.base_offset(),
+            next: header.next_offset(),
+            epoch: header.leader_epoch(),
+            crc: header.crc(),
+            sequence: (producer >= 0).then_some(Sequence { producer, first, last }),
+        }
+    }
 }
 
 /// What is known of a partition.

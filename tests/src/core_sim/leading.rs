@@ -2,16 +2,17 @@
 //! proposes, and stops when it is superseded.
 
 use highwater_coordination::CasOutcome;
+use highwater_log::storage::sim::SimStorage;
 use highwater_log::{ReadLimits, Unusable};
 use highwater_protocol::fetch::{FetchPartition, Fetched, ReadPlan};
 use highwater_protocol::follower::{FetchPosition, LeaderOffsets};
-use highwater_protocol::leader::{CommitStatus, IsrOutcome, IsrProposal, LeaderEffect};
-use highwater_replica::AskOffsets;
-use highwater_types::{ErrorCode, PartitionEpoch, PartitionRecord, ReplicationError};
+use highwater_protocol::leader::{Answered, IsrOutcome, IsrProposal, LeaderEffect};
+use highwater_replica::{AskOffsets, LeaderReplica};
+use highwater_types::{ErrorCode, MonotonicTime, PartitionEpoch, PartitionRecord, ReplicationError};
 
 use super::cluster::Cluster;
 use super::network::{Body, Message, follower};
-use super::node::{Led, Parked, Running, Which};
+use super::node::{Led, Parked, Running, Which, node_id};
 use super::store::{Purpose, Write};
 
 /// Fetches that wait at one leader; more are answered at once.
@@ -51,6 +52,10 @@ impl Cluster {
     }
 
     fn leader_acts(&mut self, node: usize, partition: usize) {
+        let hand_overs = self.scenario.hand_overs;
+        if self.up_to(999) < hand_overs {
+            return self.hand_over(node, partition);
+        }
         let (now, drawn) = (self.now(), self.up_to(99));
         let Some(leads) = self.nodes[node].leads_mut(partition) else { return };
         let replica = &leads.replica;
@@ -60,7 +65,8 @@ impl Cluster {
             65..=79 => replica.on_tick(now.monotonic),
             80..=89 => drop(replica.write_checkpoint()),
             // A look at the store that shows nothing new decides nothing (design.md 6.4).
-            90..=94 => {
+            90..=91 => return self.move_on(node, partition),
+            92..=94 => {
                 let record = leads.record.clone();
                 leads.replica.on_record(&record, now.monotonic);
             }
@@ -181,20 +187,6 @@ impl Cluster {
         }
     }
 
-    fn answer_producers(&mut self, node: usize, partition: usize) {
-        let Some(leads) = self.nodes[node].leads_mut(partition) else { return };
-        let replica = &leads.replica;
-        let history = &mut self.histories[partition];
-        leads.waiting.retain(|batch| match replica.commit_status(batch.next) {
-            CommitStatus::Pending => true,
-            CommitStatus::Committed => {
-                history.acknowledged.insert(batch.base, *batch);
-                false
-            }
-            CommitStatus::NotEnoughReplicas | CommitStatus::LeadershipLost => false,
-        });
-    }
-
     // === fetches ===
 
     /// A follower's fetch arrives at `node`.
@@ -232,7 +224,7 @@ impl Cluster {
                 leads.parked.push(Parked { from: (from, serial), position, request });
                 None
             }
-            Ok(plan) => Some(read(&leads.replica, &plan, &request)),
+            Ok(plan) => Some(answer(&leads.replica, &plan, &request, from, now)),
             Err(error) => Some(Err(error)),
         };
         if let Some(answer) = answer {
@@ -250,10 +242,11 @@ impl Cluster {
             return;
         }
         let at = self.pick(waiting);
+        let now = self.now().monotonic;
         let Some(leads) = self.nodes[node].leads_mut(partition) else { return };
         let Parked { from: (to, serial), position, request } = leads.parked.swap_remove(at);
         let planned = leads.replica.plan(follower(to), &request);
-        let answer = planned.and_then(|plan| read(&leads.replica, &plan, &request));
+        let answer = planned.and_then(|plan| answer(&leads.replica, &plan, &request, to, now));
         let body = Body::Fetched { position, answer };
         self.send(Message { partition, from: node, to, serial, body });
         self.execute_effects(node, partition);
@@ -287,21 +280,28 @@ fn is_parkable(plan: &ReadPlan, request: &FetchPartition) -> bool {
     plan.diverging.is_none() && !plan.has_records() && request.max_bytes > 0
 }
 
-fn read(
-    replica: &highwater_replica::LeaderReplica<highwater_log::storage::sim::SimStorage>,
+/// Reads what the plan says, as the services do: the leader notes what is on its way, and that counts nothing (S25).
+fn answer(
+    replica: &LeaderReplica<SimStorage>,
     plan: &ReadPlan,
     request: &FetchPartition,
+    to: usize,
+    now: MonotonicTime,
 ) -> Result<Fetched, ReplicationError> {
     if let Some(at) = plan.diverging {
         return Ok(Fetched::diverging(plan.snapshot, at));
     }
     let mut fetched = Fetched::empty(plan.snapshot);
+    let mut answered = Answered::default();
     if plan.has_records() && request.max_bytes > 0 {
         let max_bytes = usize::try_from(request.max_bytes).unwrap_or(usize::MAX);
         let limits = ReadLimits { max_bytes, min_one_batch: true, upper: plan.upper };
+        replica.on_follower_reads(node_id(to), now);
         let read = replica.read(plan.from, limits);
-        fetched.records =
-            read.map_err(|error| ReplicationError::new(error.code(), error.to_string()))?.records;
+        let read = read.map_err(|error| ReplicationError::new(error.code(), error.to_string()))?;
+        answered.end = (read.batches > 0).then_some(read.next);
+        fetched.records = read.records;
     }
+    replica.on_follower_answered(node_id(to), answered, now);
     Ok(fetched)
 }

@@ -14,7 +14,8 @@
 //! | `store` | the coordination store: late, lost and repeated answers, outages |
 //! | `network` | messages, in any order, any number of times |
 //! | `leading`, `following` | what leader-svc and follower-agent do around a replica |
-//! | `workload` | producers and consumers |
+//! | `producers`, `consumers` | who writes and reads |
+//! | `standing`, `hand_over` | who takes a leadership and who gives it up; moving replicas |
 //! | `faults` | what goes wrong |
 //! | `heal` | the end: nothing goes wrong any more |
 //! | `observe` | what the invariants look at |
@@ -26,8 +27,10 @@
 
 mod campaign;
 mod cluster;
+mod consumers;
 mod faults;
 mod following;
+mod hand_over;
 mod heal;
 mod history;
 mod leading;
@@ -35,18 +38,18 @@ mod network;
 mod node;
 mod node_table;
 mod observe;
+mod producers;
 mod scenario;
 mod standing;
 mod store;
 mod trace;
-mod workload;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub use campaign::{Outcome, Planted, campaign, replay};
-pub use history::{Batch, History};
+pub use history::{Batch, History, Sequence};
 pub use observe::{PartitionView, ReplicaView, Role, Said};
 
 use cluster::Cluster;

@@ -83,7 +83,11 @@ impl Cluster {
             return Ok(false);
         }
         let at = self.pick(self.network.messages.len());
-        let (loss, repeats) = (self.scenario.loss, self.scenario.repeats);
+        let (loss, repeats, late) = (self.scenario.loss, self.scenario.repeats, self.scenario.late_cuts);
+        let orders_cut = matches!(&self.network.messages[at].body, Body::Fetched { answer: Ok(fetched), .. } if fetched.diverging.is_some());
+        if orders_cut && self.percent(late) {
+            return Ok(true);
+        }
         if self.percent(loss) {
             self.network.messages.swap_remove(at);
             self.count_fault("message lost");

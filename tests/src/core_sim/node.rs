@@ -18,8 +18,8 @@ use highwater_types::{
 };
 use uuid::Uuid;
 
-use super::history::Batch;
 use super::observe::Shadow;
+use super::producers::Waiting;
 use super::scenario::PartitionPlan;
 use super::standing::Standing;
 
@@ -78,10 +78,12 @@ pub(super) struct Leads {
     pub(super) replica: LeaderReplica<SimStorage>,
     /// Which opening of a log this is, in the whole run.
     pub(super) serial: u64,
+    /// When the leadership began, in milliseconds of the run.
+    pub(super) since: u64,
     pub(super) record: PartitionRecord,
     pub(super) parked: Vec<Parked>,
     /// Produced under `acks=all`, not answered yet.
-    pub(super) waiting: Vec<Batch>,
+    pub(super) waiting: Vec<Waiting>,
 }
 
 /// A partition that this node's leader-svc has to do with.

@@ -4,6 +4,7 @@
 //! itself after the step before.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use highwater_log::storage::sim::SimStorage;
 use highwater_log::{Log, OffsetRange, ReadLimits};
@@ -11,12 +12,13 @@ use highwater_protocol::follower::PartitionFetchState;
 use highwater_records::batches;
 use highwater_replica::OpenReplica;
 use highwater_types::{
-    Durability, Incarnation, IsrMember, LeaderEpoch, LeaderEpochCache, NodeId, Offset, PartitionRecord,
+    Durability, Incarnation, IsrMember, LeaderEpoch, LeaderEpochCache, MonotonicTime, NodeId, Offset,
+    PartitionRecord,
 };
 
 use super::cluster::Cluster;
 use super::history::{Batch, History};
-use super::node::{Led, node_id};
+use super::node::{Leads, Led, node_id};
 
 /// What a replica does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +31,10 @@ pub enum Role {
         epoch_start: Offset,
         /// The leadership is over; only its log is open still.
         over: bool,
+        /// It began less than `replica.lag.time.max.ms` ago.
+        young: bool,
+        /// Where its high watermark rose: what caught-up replicas outside the set had acknowledged then.
+        joining: Vec<Offset>,
     },
     /// It follows.
     Follower,
@@ -85,10 +91,14 @@ pub struct PartitionView<'a> {
     pub durability: Durability,
     /// `min.insync.replicas`, capped by the number of replicas.
     pub min_isr: usize,
+    /// Whether retention removes nothing.
+    pub keeps_all: bool,
     /// What the outside knows.
     pub history: &'a History,
     /// Every running replica.
     pub replicas: Vec<ReplicaView<'a>>,
+    /// Nodes that stand for election without holding the log.
+    pub unlocked: Vec<NodeId>,
     /// Whether one thing happened since the look before, and not many.
     pub one_step: bool,
     /// Whether anything is not as it was after the step before.
@@ -178,27 +188,33 @@ impl Cluster {
         Ok(PartitionView {
             record: self.store.current(partition),
             durability: plan.durability,
-            min_isr: usize::try_from(plan.min_isr).unwrap_or(usize::MAX).min(plan.replicas.len()),
+            min_isr: self.store.current(partition).effective_min_isr(plan.min_isr),
+            keeps_all: !plan.retention,
             history: &self.histories[partition],
             replicas,
+            unlocked: (0..self.nodes.len())
+                .filter(|node| self.stands_unlocked(*node, partition))
+                .map(node_id)
+                .collect(),
             one_step: !self.healing,
             changed,
         })
     }
 
+    fn stands_unlocked(&self, node: usize, partition: usize) -> bool {
+        matches!(&self.nodes[node].led[partition], Led::Stands(standing) if standing.open.is_none())
+    }
+
     fn look_at(&mut self, index: usize, partition: usize) -> Result<(), String> {
         let now = self.now().monotonic;
+        let lag_max = self.leader_config(partition).replica_lag_time_max;
         let node = &mut self.nodes[index];
         let mut failed = false;
         let mut log_start = Offset::ZERO;
         let (log, serial, role, epoch, incarnation, high_watermark) =
             if let Led::Leads(leads) = &node.led[partition] {
                 let replica = &leads.replica;
-                let role = Role::Leader {
-                    isr: replica.isr(),
-                    epoch_start: replica.epoch_start(),
-                    over: replica.is_over(),
-                };
+                let role = role_of(leads, node.shadows[partition].said.as_ref(), now, lag_max);
                 let log = Arc::clone(replica.log());
                 (log, leads.serial, role, replica.epoch(), replica.incarnation(), replica.high_watermark())
             } else if let Some(followed) = &node.followed[partition] {
@@ -312,8 +328,18 @@ impl Cluster {
         partition: usize,
         open: &OpenReplica<SimStorage>,
     ) -> Result<(), String> {
+        let is_durable = self.scenario.partitions[partition].durability == Durability::Fsync;
         let node = &mut self.nodes[index];
-        node.incarnations[partition] = Some(open.incarnation());
+        let before = node.incarnations[partition].replace(open.incarnation());
+        if let Some(before) = before.filter(|before| *before != open.incarnation())
+            && is_durable
+            && !node.flush_failed
+        {
+            return Err(format!(
+                "partition {partition}: node {index} was {before} and is {}: under fsync no crash costs a vote (design.md 6.3)",
+                open.incarnation()
+            ));
+        }
         let found = open.report().damage.iter().filter(|damage| damage.at_end).map(|damage| damage.range.end);
         let end = found.max().unwrap_or_default().max(open.log_end());
         if let Some((incarnation, acknowledged)) = node.acknowledged[partition]
@@ -335,5 +361,22 @@ impl Cluster {
             let lost = open.report().damage.iter().map(|damage| damage.range);
             self.histories[partition].lost.extend(lost);
         }
+    }
+}
+
+/// What a leader says of itself.
+fn role_of(leads: &Leads, before: Option<&Said>, now: MonotonicTime, lag_max: Duration) -> Role {
+    let replica = &leads.replica;
+    let isr = replica.isr();
+    let rose = before.is_some_and(|said| said.high_watermark < replica.high_watermark());
+    let rows = if rose { replica.describe(now) } else { Vec::new() };
+    let outside = rows.iter().map(|(row, _)| row).filter(|row| isr.iter().all(|m| m.node != row.node));
+    let caught_up = outside.filter(|row| row.lag_time.is_some_and(|lag| lag <= lag_max));
+    Role::Leader {
+        joining: caught_up.filter_map(|row| row.acknowledged).collect(),
+        isr,
+        epoch_start: replica.epoch_start(),
+        over: replica.is_over(),
+        young: now.since(MonotonicTime::from_millis(leads.since)) <= lag_max,
     }
 }

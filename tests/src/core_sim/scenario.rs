@@ -71,6 +71,16 @@ pub(super) struct Scenario {
     pub(super) fault_rate: u64,
     /// Elections against a living leader, in 1000 reconciliations.
     pub(super) rudeness: u64,
+    /// Batches of idempotent producers, in 100.
+    pub(super) idempotent: u64,
+    /// Leaderships that are given up in order, in 1000 acts of a leader.
+    pub(super) hand_overs: u64,
+    /// Partitions that are moved, in 1000 acts of nodes.
+    pub(super) reassignments: u64,
+    /// Work on a follower's log, in 100 acts of an agent; with fetches it is 70.
+    pub(super) work: u64,
+    /// Answers that order a cut and are passed over once more, in 100.
+    pub(super) late_cuts: u64,
     /// Lost messages and answers of the store, in 100.
     pub(super) loss: u64,
     /// Messages that are delivered again later, in 100.
@@ -105,6 +115,11 @@ impl Scenario {
             faults: faults.into_iter().collect(),
             fault_rate: [5, 15, 30, 60][index(&mut random, &[25, 60, 85])],
             rudeness: [0, 10, 60][index(&mut random, &[30, 70])],
+            hand_overs: [0, 20][index(&mut random, &[60])],
+            reassignments: [0, 10][index(&mut random, &[80])],
+            work: [35, 12][index(&mut random, &[70])],
+            late_cuts: [0, 70][index(&mut random, &[70])],
+            idempotent: [0, 50, 100][index(&mut random, &[20, 50])],
             loss: [0, 5, 20][index(&mut random, &[30, 75])],
             repeats: [0, 5, 20][index(&mut random, &[40, 75])],
             pace: [10, 40, 200][index(&mut random, &[40, 85])],

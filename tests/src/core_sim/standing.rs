@@ -4,13 +4,14 @@
 
 use highwater_coordination::{Candidate, CasOutcome, first_leadership, renewed_leadership, take_over};
 use highwater_log::OnDamage;
+use highwater_log::checkpoint::CheckpointFile;
 use highwater_log::storage::sim::SimStorage;
 use highwater_replica::{Leading, OpenReplica};
 use highwater_types::PartitionRecord;
 use highwater_types::planted::{PlantedFault, is_planted};
 
 use super::cluster::Cluster;
-use super::node::{Leads, Led, Node, Running, Which, index_of, partition_id};
+use super::node::{Leads, Led, Node, Running, Which, data_dir, index_of, partition_id};
 use super::store::{Purpose, Write};
 
 /// Added to a partition, one whose lock nobody takes: for the fault that takes another lock than the log's.
@@ -19,7 +20,8 @@ const NOBODYS: usize = 100;
 /// A candidate that waits for the store.
 #[derive(Debug)]
 pub(super) struct Standing {
-    pub(super) open: OpenReplica<SimStorage>,
+    /// `None` only where a planted fault writes the record before it takes the lock.
+    pub(super) open: Option<OpenReplica<SimStorage>>,
     pub(super) serial: u64,
     proposal: PartitionRecord,
     before: PartitionRecord,
@@ -72,6 +74,16 @@ impl Cluster {
     }
 
     fn stand(&mut self, node: usize, partition: usize, record: &PartitionRecord) -> Result<bool, String> {
+        let before_lock = is_planted(PlantedFault::ElectBeforeLock);
+        let peeked = if before_lock || is_planted(PlantedFault::IncarnationReadBeforeLock) {
+            self.peek(node, partition)
+        } else {
+            None
+        };
+        if let Some(candidate) = peeked.filter(|_| before_lock) {
+            self.propose_leadership(node, partition, record, &candidate, None);
+            return Ok(true);
+        }
         if self.nodes[node].followed[partition].is_some() {
             match self.nodes[node].agent.running {
                 // Asked to let go; a stopped agent holds on, and without the lock nobody stands.
@@ -82,29 +94,52 @@ impl Cluster {
         let Some(open) = self.open(node, Which::LeaderSvc, partition, record)? else { return Ok(true) };
         let candidate = Candidate {
             node: self.nodes[node].id,
-            incarnation: open.incarnation(),
+            incarnation: peeked.map_or_else(|| open.incarnation(), |seen| seen.incarnation),
             highest_epoch: open.report().highest_leader_epoch,
             log_end: open.log_end(),
         };
+        self.propose_leadership(node, partition, record, &candidate, Some(open));
+        Ok(true)
+    }
+
+    /// What the checkpoint says of a replica that another program may hold: for those faults that do not take the lock first.
+    fn peek(&self, node: usize, partition: usize) -> Option<Candidate> {
+        let dir = data_dir().join(format!("topic{partition}-0"));
+        let state = CheckpointFile::read(&self.nodes[node].leader_svc.storage, &dir).ok()?.into_state()?;
+        Some(Candidate {
+            node: self.nodes[node].id,
+            incarnation: state.incarnation,
+            highest_epoch: state.highest_leader_epoch,
+            log_end: state.recovery_point,
+        })
+    }
+
+    fn propose_leadership(
+        &mut self,
+        node: usize,
+        partition: usize,
+        record: &PartitionRecord,
+        candidate: &Candidate,
+        open: Option<OpenReplica<SimStorage>>,
+    ) {
         let proposal = if record.is_new() {
-            first_leadership(record, &candidate).ok()
+            first_leadership(record, candidate).ok()
         } else if record.leader == Some(candidate.node) {
-            renewed_leadership(record, &candidate).ok()
+            renewed_leadership(record, candidate).ok()
         } else {
-            take_over(record, &candidate).ok()
+            take_over(record, candidate).ok()
         };
         let (step, serial) = (self.step, self.next_serial());
         let Some(proposal) = proposal else {
             self.trace.note(|| format!("{step} p{partition} n{node} may not stand: {candidate:?}"));
-            drop(open.close());
-            return Ok(true);
+            drop(open.map(OpenReplica::close));
+            return;
         };
         self.trace
             .note(|| format!("{step} p{partition} n{node} stands #{serial}: {}", record_text(&proposal)));
         let standing = Standing { open, serial, proposal, before: record.clone() };
         self.nodes[node].led[partition] = Led::Stands(Box::new(standing));
         self.propose_again(node, partition);
-        Ok(true)
     }
 
     /// Opens a replica's log, and looks at what that found. `None`: somebody else holds it, or the disk fails.
@@ -185,29 +220,49 @@ impl Cluster {
             Some(record) => self.begin_to_lead(node, partition, *standing, record),
             None => {
                 self.trace.note(|| format!("{step} p{partition} n{node} lost #{}", standing.serial));
-                drop(standing.open.close());
+                drop(standing.open.map(OpenReplica::close));
             }
         }
     }
 
     fn begin_to_lead(&mut self, node: usize, partition: usize, standing: Standing, record: PartitionRecord) {
         self.has_seen(node, Which::LeaderSvc, partition, &record);
-        self.note_lost(node, partition, &standing.open);
+        let Standing { open, serial, .. } = standing;
+        let Some(open) = open.or_else(|| self.open_late(node, partition, &record)) else { return };
+        self.note_lost(node, partition, &open);
         let config = self.leader_config(partition);
         let leading = Leading { config, node: self.nodes[node].id, record: record.clone() };
         let (step, now) = (self.step, self.now().monotonic);
-        let lead = standing.open.lead(leading, now);
+        let lead = open.lead(leading, now);
         self.trace.note(|| {
             let outcome = lead.as_ref().map(|leader| leader.epoch_start().get()).map_err(ToString::to_string);
-            format!("{step} p{partition} n{node} leads #{} from {outcome:?}", standing.serial)
+            format!("{step} p{partition} n{node} leads #{serial} from {outcome:?}")
         });
         if let Ok(replica) = lead {
             self.nodes[node].acknowledged[partition] = None;
-            let leads =
-                Leads { replica, serial: standing.serial, record, parked: Vec::new(), waiting: Vec::new() };
+            let since = self.millis;
+            let (parked, waiting) = (Vec::new(), Vec::new());
+            let leads = Leads { replica, serial, since, record, parked, waiting };
             self.nodes[node].led[partition] = Led::Leads(Box::new(leads));
             self.execute_effects(node, partition);
         }
+    }
+
+    /// Takes the lock after the record was written: a planted fault.
+    fn open_late(
+        &mut self,
+        node: usize,
+        partition: usize,
+        record: &PartitionRecord,
+    ) -> Option<OpenReplica<SimStorage>> {
+        if self.nodes[node].followed[partition].is_some() && self.nodes[node].agent.is_up() {
+            self.leave(node, partition);
+        }
+        let opened = self.open(node, Which::LeaderSvc, partition, record);
+        opened.unwrap_or_else(|broken| {
+            self.broken.get_or_insert(broken);
+            None
+        })
     }
 
     /// A program's own write, or its answer, shows it the record.

@@ -16,6 +16,8 @@ use super::standing::record_text;
 pub(super) enum Purpose {
     Election,
     IsrChange,
+    Resignation,
+    Reassignment,
 }
 
 /// A compare-and-swap on its way.
@@ -101,7 +103,9 @@ impl Cluster {
         let is_made = write.outcome.is_some();
         if write.abandoned || is_over {
             if !is_made && !self.store.outage && self.percent(LATE) {
-                self.count_fault("write made late");
+                if matches!(self.store.writes[at].purpose, Purpose::Election | Purpose::IsrChange) {
+                    self.count_fault("write made late");
+                }
                 self.make(at)?;
             }
             if self.store.writes[at].outcome.is_some() || self.percent(LATE) {
@@ -145,7 +149,7 @@ impl Cluster {
         match &self.nodes[write.node].led[write.partition] {
             Led::Not => true,
             Led::Stands(standing) => standing.serial != write.serial,
-            Led::Leads(leads) => leads.serial != write.serial || write.purpose == Purpose::Election,
+            Led::Leads(leads) => leads.serial != write.serial || write.purpose != Purpose::IsrChange,
         }
     }
 
@@ -155,6 +159,8 @@ impl Cluster {
             Purpose::IsrChange => {
                 self.isr_outcome(write.node, write.partition, write.expected, outcome);
             }
+            // Nobody waits for it.
+            Purpose::Resignation | Purpose::Reassignment => {}
         }
     }
 }

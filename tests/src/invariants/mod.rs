@@ -10,6 +10,10 @@
 //! | `committed_below_high_watermark` | ARCHITECTURE, "Below the high watermark all in-sync logs agree" |
 //! | `acknowledged_is_there` | design.md 6, its title |
 //! | `seen_is_there` | issue 5, "no consumer saw a record that later vanished" |
+//! | `each_sequence_once` | design.md 6.10 |
+//! | `joining_holds_back` | S57, design.md 6.8 |
+//! | `grace_at_leader_start` | S53 |
+//! | `lock_first` | design.md 6.6 |
 //! | `bounds` | ARCHITECTURE, log start ≤ HW ≤ log end |
 //! | `high_watermark_is_monotone` | S59, design.md 6.8 |
 //! | `min_isr_freezes` | S58, design.md 6.8 |
@@ -27,11 +31,15 @@ mod acknowledged_is_there;
 mod bounds;
 mod committed_below_high_watermark;
 mod cut_above_high_watermark;
+mod each_sequence_once;
 mod epochs_never_fall;
 mod epochs_rise;
+mod grace_at_leader_start;
 mod high_watermark_is_monotone;
 mod incarnations_are_unique;
+mod joining_holds_back;
 mod leader_in_isr;
+mod lock_first;
 mod min_isr_freezes;
 mod one_batch_per_offset_and_epoch;
 mod seen_is_there;
@@ -45,9 +53,12 @@ type Rule = fn(&PartitionView<'_>) -> Result<(), String>;
 /// Every rule by its name; cheap ones first.
 const RULES: &[(&str, Rule)] = &[
     ("LeaderInIsr", leader_in_isr::check),
+    ("the lock comes first", lock_first::check),
     ("bounds", bounds::check),
     ("the high watermark is monotone", high_watermark_is_monotone::check),
     ("min.insync.replicas freezes the high watermark", min_isr_freezes::check),
+    ("grace at the start of a leadership", grace_at_leader_start::check),
+    ("who is about to join is waited for", joining_holds_back::check),
     ("epochs never fall", epochs_never_fall::check),
     ("epochs rise", epochs_rise::check),
     ("incarnations are unique", incarnations_are_unique::check),
@@ -59,6 +70,7 @@ const RULES: &[(&str, Rule)] = &[
     ("what is acknowledged is there", acknowledged_is_there::check),
     ("what was seen is there", seen_is_there::check),
     ("one batch per offset and epoch", one_batch_per_offset_and_epoch::check),
+    ("each sequence once, in order", each_sequence_once::check),
 ];
 
 /// Checks every rule on a partition in which something changed.

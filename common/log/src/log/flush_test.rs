@@ -290,3 +290,17 @@ fn a_replica_that_cannot_renew_does_not_open() {
     assert!(try_open(&disk, again.clone()).is_err());
     assert!(try_open(&disk, again).unwrap().1.renewal.is_some());
 }
+
+#[test]
+fn an_incarnation_that_a_failed_opening_left_unflushed_is_durable_once_the_log_is_open() {
+    let mut disk = SimTestDisk::new();
+    let slots = disk.data_dir().join(super::fixture_test::partition().directory_name()).join("checkpoint");
+    disk.disk.fail_next(StorageOperation::Sync, &slots, libc::EIO);
+    assert!(try_open(&disk, options(LogConfig::default())).is_err());
+    let (log, _) = open(&disk, LogConfig::default());
+    let incarnation = log.incarnation();
+    drop(log);
+    disk.power_loss();
+    let again = OpenOptions { boot_id: super::fixture_test::OTHER_BOOT, ..options(LogConfig::default()) };
+    assert_eq!(try_open(&disk, again).unwrap().0.incarnation(), incarnation);
+}

@@ -45,7 +45,11 @@ impl<S: Storage> Log<S> {
         let mut opening = Opening::new(&storage, dir, &options, existed, loaded);
         let view = opening.recover(&mut file)?;
         opening.settle(&view);
-        if opening.stored.as_ref() != Some(&opening.state) {
+        // Of a replica that has never worked, what was found may not have reached the disk: the opening that wrote it failed.
+        // It could be elected with that incarnation, and lose it with the power before it begins to lead.
+        let is_stored = opening.stored.as_ref() == Some(&opening.state);
+        let is_durable = !is_stored || opening.state.highest_leader_epoch.is_none();
+        if is_durable {
             file.write_durable(&opening.state)?;
         }
         let report = opening.report(&view);
@@ -53,7 +57,7 @@ impl<S: Storage> Log<S> {
         let remembered = ArcSwap::from_pointee(opening.state.clone());
         let persisted = Persisted {
             file,
-            is_durable: opening.stored.as_ref() != Some(&opening.state),
+            is_durable,
             marked_open: !opening.state.clean && opening.state.boot_id == Some(options.boot_id),
             state: opening.state,
             ceiling: None,

@@ -14,7 +14,9 @@ impl LeaderPartition {
             return;
         }
         let own = self.own_end();
+        let waits_for_all = !is_planted(PlantedFault::ElectIntoUnion);
         let members = self.isr.counted().map(|member| self.held_by(&member, own));
+        let members = members.filter(|held| waits_for_all || held.is_some());
         let bound = self.config.replica_lag_time_max;
         let joining = self.followers.iter().filter(|(node, progress)| {
             !self.isr.maximal_has_node(**node)

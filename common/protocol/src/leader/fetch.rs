@@ -139,7 +139,8 @@ impl LeaderPartition {
                 return Ok(plan);
             }
             // The follower would cut what it acknowledged in this leadership: it has to renew first (design.md 6.3).
-            if progress.acknowledged().is_some_and(|held| at.offset < held) {
+            let loses = progress.acknowledged().is_some_and(|held| at.offset < held);
+            if loses && !is_planted(PlantedFault::CutKeepsIncarnation) {
                 progress.retire();
                 return Err(ReplicationError::new(
                     ErrorCode::StaleIncarnation,

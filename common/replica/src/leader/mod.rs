@@ -78,7 +78,9 @@ impl<S: Storage> OpenReplica<S> {
         if self.log.highest_epochs().0.is_some_and(|seen| seen > epoch) {
             return Err(refused("the directory has seen a higher leader epoch").into());
         }
-        if !record.is_electable(node, self.incarnation()) {
+        let looks_again = !is_planted(PlantedFault::IncarnationReadBeforeLock)
+            && !is_planted(PlantedFault::ElectBeforeLock);
+        if looks_again && !record.is_electable(node, self.incarnation()) {
             return Err(refused("this incarnation is not in the in-sync set").into());
         }
         self.log.note_epochs(Some(epoch), record.partition_epoch)?;

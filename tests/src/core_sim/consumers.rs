@@ -1,76 +1,15 @@
-//! Producers, who ask for `acks=all`, and consumers of leaders and followers. What they are told goes into the history.
+//! Consumers of leaders and followers. What they see goes into the history.
 
-use bytes::Bytes;
 use highwater_log::ReadLimits;
 use highwater_protocol::fetch::{FetchPartition, Requester, TopicRef};
-use highwater_records::{BatchBuilder, BatchView, Compression, batches};
-use highwater_types::{Offset, WallTime};
+use highwater_records::batches;
+use highwater_types::Offset;
 
 use super::cluster::Cluster;
 use super::history::Batch;
 use super::node::partition_id;
 
-impl Batch {
-    pub(super) fn of(view: &BatchView<'_>) -> Self {
-        let header = view.header();
-        Self {
-            base: header.base_offset(),
-            next: header.next_offset(),
-            epoch: header.leader_epoch(),
-            crc: header.crc(),
-        }
-    }
-}
-
-/// A batch that no other of the run is like.
-fn batch(number: u64, records: u64) -> Bytes {
-    let mut builder = BatchBuilder::new(Compression::None);
-    for record in 0..records {
-        let value = format!("{record} of {number}");
-        let appended = builder.append(WallTime::from_millis(1_000), None, Some(value.as_bytes()), &[]);
-        assert!(appended.is_ok(), "a small batch can be built");
-    }
-    builder.build().map(bytes::BytesMut::freeze).expect("a batch of a few records")
-}
-
 impl Cluster {
-    /// A producer's batch arrives at somebody who believes to lead.
-    pub(super) fn produce(&mut self) -> bool {
-        let node = self.pick(self.nodes.len());
-        let partition = self.pick(self.scenario.partitions.len());
-        self.produce_at(node, partition)
-    }
-
-    pub(super) fn produce_at(&mut self, node: usize, partition: usize) -> bool {
-        if !self.nodes[node].leader_svc.is_up() {
-            return false;
-        }
-        let now = self.now();
-        let (number, records) = (self.produced + 1, 1 + self.up_to(2));
-        let acks_all = self.percent(85);
-        let Some(leads) = self.nodes[node].leads_mut(partition) else { return false };
-        if leads.replica.is_over() || (acks_all && leads.replica.check_min_isr().is_err()) {
-            return true;
-        }
-        let input = batch(number, records);
-        let appended = leads.replica.append(std::slice::from_ref(&input), now.wall, now.monotonic);
-        if let Ok(appended) = &appended
-            && acks_all
-        {
-            let crc = BatchView::parse(&input).map(|view| view.header().crc()).unwrap_or_default();
-            let epoch = Some(leads.replica.epoch());
-            leads.waiting.push(Batch { base: appended.first, next: appended.next, epoch, crc });
-        }
-        self.produced = number;
-        let step = self.step;
-        self.trace.note(|| {
-            let at = appended.as_ref().map(|a| (a.first.get(), a.next.get())).map_err(ToString::to_string);
-            format!("{step} p{partition} n{node} produce {at:?} all {acks_all}")
-        });
-        self.execute_effects(node, partition);
-        true
-    }
-
     /// A consumer reads from a leader or a follower, anywhere.
     pub(super) fn consume(&mut self) -> Result<bool, String> {
         let node = self.pick(self.nodes.len());

@@ -1,0 +1,25 @@
+//! A new leader takes no member out of the in-sync set before `replica.lag.time.max.ms` have passed (S53): until then it cannot
+//! know that a member lags. Here for members that run with the incarnation in the set.
+
+use crate::core_sim::{PartitionView, Role};
+
+pub(super) fn check(view: &PartitionView<'_>) -> Result<(), String> {
+    for leader in &view.replicas {
+        let (Some(before), Role::Leader { isr, young: true, .. }) = (leader.before, &leader.now.role) else {
+            continue;
+        };
+        let Role::Leader { isr: isr_before, .. } = &before.role else { continue };
+        let out = isr_before.iter().find(|member| {
+            let is_itself = |r: &&crate::core_sim::ReplicaView<'_>| {
+                r.node == member.node && r.now.incarnation == member.incarnation
+            };
+            view.record.has_replica(member.node)
+                && isr.iter().all(|m| m.node != member.node)
+                && view.replicas.iter().find(is_itself).is_some()
+        });
+        if let Some(out) = out {
+            return Err(format!("node {} has just begun to lead and takes {out:?} out", leader.node));
+        }
+    }
+    Ok(())
+}
