@@ -336,9 +336,9 @@ impl LeaderService {
         let Self { server, listener, config, parts, manager, peers, events, exporter } = self;
         let mut background = parts.start(&config.own, manager, events);
         background.push(tokio::spawn(peers.run(parts.closing.clone())));
-        let drain = parts.drain_on(stop, server.health());
+        let drain = parts.drain_on(stop.clone(), server.health());
         tracing::info!(address = %listener.address(), node = config.common.node_id.get(), "serving");
-        let ready = parts.follow_session(server.health(), stop.clone());
+        let ready = parts.follow_session(server.health(), stop);
         let served = server.serve(listener, parts.draining.clone()).await;
         drain.abort();
         ready.abort();

@@ -61,7 +61,7 @@ pub(super) async fn stand(
 ) -> Stood {
     let stood = try_to_lead(&shared, Arc::clone(&topic), &record).await;
     let (why, successor) = match &stood {
-        Stood::Leads(_) | Stood::Lost => return stood,
+        Stood::Leads(_) | Stood::Lost | Stood::Elected(..) => return stood,
         // It may pass: nothing is given up without somebody who takes it.
         Stood::Failed(why) => match shared.successor(&record) {
             Some(successor) => (why, Some(successor)),
