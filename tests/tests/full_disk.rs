@@ -118,3 +118,40 @@ async fn stands_ever_more_rarely(room: u64) {
     let again = async || produce(batch(1, 10_000)).await.is_none().then_some(());
     wait::until("the leader to write again", Duration::from_secs(60), again).await;
 }
+
+/// The leader's disk is full: another one leads. Both are: they do not pass the leadership to and fro.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_passes_the_leadership_on_and_two_do_not_pass_it_to_and_fro() {
+    let plan = Plan::new().node(1).node(2);
+    let disks = [1, 2].map(|node| SmallDisk::mount(&plan.data_dir(node), MIB));
+    let cluster = plan.start().await;
+    let calls = [1, 2].map(|node| Calls::of(cluster.leader(node)));
+    calls[0].until_nodes(2).await;
+    calls[0].create_topic("t", 1, &[1, 2], &[("segment.bytes", "262144")]).await;
+    calls[0].until_in_sync("t", 1).await;
+    calls[0].append("t", 0, batch(1, 1_000)).await;
+    disks[0].fill();
+    let produce = async |node: usize, records| {
+        let result = calls[node].produce(v1::Acks::Leader, to("t", 0, records)).await;
+        code(result.error.as_ref())
+    };
+    assert!(produce(0, batch(2, 10_000)).await.is_some(), "there is no room");
+    let passed_on = async || produce(1, batch(1, 1_000)).await.is_none().then_some(());
+    wait::until("the other node to lead", wait::SOON, passed_on).await;
+    disks[1].fill();
+    let first = epoch(&calls[1]).await;
+    wait::always("there is no room anywhere", Duration::from_secs(8), async || {
+        produce(0, batch(2, 10_000)).await.is_some() && produce(1, batch(2, 10_000)).await.is_some()
+    })
+    .await;
+    let used = epoch(&calls[1]).await - first;
+    // Each pauses for half a second, one, two, four; a resignation is an epoch of its own at most.
+    assert!(used <= 20, "{used} epochs in eight seconds");
+    disks.iter().for_each(SmallDisk::free);
+    let again = async || {
+        let wrote =
+            produce(0, batch(1, 1_000)).await.is_none() || produce(1, batch(1, 1_000)).await.is_none();
+        wrote.then_some(())
+    };
+    wait::until("one of them to write again", Duration::from_secs(60), again).await;
+}

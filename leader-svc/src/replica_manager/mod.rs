@@ -38,9 +38,9 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::disk_failures::DiskFailures;
 pub(crate) use self::peers::{PeerWatch, Peers};
 use self::resign::{RESIGNATIONS_MAX, RESIGNING_MAX, hand_over};
-use self::disk_failures::DiskFailures;
 use self::stand::{Stood, stand};
 use crate::partition::{LedPartition, PartitionContext, PartitionEvent};
 
@@ -243,12 +243,14 @@ impl ReplicaManager {
             Some(Slot::WaitsItsTurn { since }) => *since,
             _ => Instant::now(),
         };
-        if since + delay <= Instant::now() {
+        // No record mends a disk: else two full ones would pass a leadership to and fro.
+        let turn = self.disk_failures.stands_from(id).map_or(since + delay, |from| from.max(since + delay));
+        if turn <= Instant::now() {
             self.stand(topic, record);
             return None;
         }
         self.slots.insert(id, Slot::WaitsItsTurn { since });
-        Some(since + delay)
+        Some(turn)
     }
 
     /// How long this node waits for others before it stands; `None`: it does not.
@@ -361,8 +363,8 @@ impl ReplicaManager {
                 self.pause(id, seen, Some(pause), why);
                 true
             }
-            Stood::Elected(seen, why) => {
-                self.pause_for_disk(id, seen, why, view);
+            Stood::Elected(won, why) => {
+                self.pause_for_disk(id, won.partition_epoch, why, view);
                 true
             }
             Stood::Ineligible(why) => {

@@ -17,8 +17,7 @@ use highwater_replica::{Leading, OpenReplica};
 use highwater_serving::handover::{Asked, Borrowed, ask_for};
 use highwater_serving::volume::on_disk;
 use highwater_types::{
-    ErrorCode, PartitionEpoch, PartitionRecord, ReplicationError, TopicIdPartition, TopicPartition,
-    TopicRecord,
+    ErrorCode, PartitionRecord, ReplicationError, TopicIdPartition, TopicPartition, TopicRecord,
 };
 use tokio::time::{Instant, timeout_at};
 
@@ -44,8 +43,8 @@ pub(super) enum Stood {
     Leads(Arc<LedPartition>),
     /// Another record stands, or the topic is gone, or the program stops: nothing to do until a newer record is seen.
     Lost,
-    /// This node was elected by the record of this epoch, and its disk kept it from leading: the leader epoch is used up.
-    Elected(PartitionEpoch, ReplicationError),
+    /// This node was elected by this record, and its disk kept it from leading: the leader epoch is used up.
+    Elected(Arc<PartitionRecord>, ReplicationError),
     /// Not now; the reason is what requests get until the next attempt.
     Failed(ReplicationError),
     /// Not with this record and this log.
@@ -60,26 +59,29 @@ pub(super) async fn stand(
     record: Arc<PartitionRecord>,
 ) -> Stood {
     let stood = try_to_lead(&shared, Arc::clone(&topic), &record).await;
-    let (why, successor) = match &stood {
-        Stood::Leads(_) | Stood::Lost | Stood::Elected(..) => return stood,
-        // It may pass: nothing is given up without somebody who takes it.
-        Stood::Failed(why) => match shared.successor(&record) {
-            Some(successor) => (why, Some(successor)),
-            None => return stood,
-        },
-        Stood::Ineligible(why) => (why, shared.successor(&record)),
+    let (known, why) = match &stood {
+        Stood::Leads(_) | Stood::Lost => return stood,
+        Stood::Elected(won, why) => (won, why),
+        Stood::Failed(why) | Stood::Ineligible(why) => (&record, why),
     };
-    let others = record.isr.iter().any(|member| member.node != shared.node);
-    if record.leader != Some(shared.node) || !others {
+    let successor = shared.successor(known);
+    // What may pass is not given up without somebody who takes it.
+    let may_pass = !matches!(stood, Stood::Ineligible(_));
+    let others = known.isr.iter().any(|member| member.node != shared.node);
+    if known.leader != Some(shared.node) || !others || (may_pass && successor.is_none()) {
         return stood;
     }
     let until = Instant::now() + RESIGNING_MAX;
-    if !resign(&*shared.context.coordination, &record, shared.node, successor, until).await {
-        return Stood::Failed(why.clone());
+    let resigned = resign(&*shared.context.coordination, known, shared.node, successor, until).await;
+    if resigned {
+        let partition = format!("{}-{}", topic.name, record.partition);
+        tracing::warn!(partition, reason = %why, "gave the leadership up instead of taking it");
     }
-    let partition = format!("{}-{}", topic.name, record.partition);
-    tracing::warn!(partition, reason = %why, "gave the leadership up instead of taking it");
-    Stood::Lost
+    // Given up or not: the disk is as it was.
+    if matches!(stood, Stood::Elected(..)) {
+        return stood;
+    }
+    if resigned { Stood::Lost } else { Stood::Failed(why.clone()) }
 }
 
 async fn try_to_lead(shared: &Arc<Shared>, topic: Arc<TopicRecord>, record: &PartitionRecord) -> Stood {
@@ -270,7 +272,7 @@ async fn lead(
     };
     warn_of_losses(&replica);
     let leading = Leading { config, node: shared.node, record: record.clone() };
-    let (now, elected) = (shared.context.clocks.monotonic.now(), record.partition_epoch);
+    let (now, elected) = (shared.context.clocks.monotonic.now(), Arc::new(record.clone()));
     match on_disk(move || replica.lead(leading, now)).await {
         Ok(replica) => {
             let context = Arc::clone(&shared.context);
