@@ -67,7 +67,9 @@ impl<'a, S: Storage> Opening<'a, S> {
         if self.stored.is_none() || self.state.clean || same_boot {
             return;
         }
-        self.lower_high_watermark(self.state.recovery_point, "another boot, not stopped cleanly");
+        if !is_planted(PlantedFault::HighWatermarkBelievedAfterReboot) {
+            self.lower_high_watermark(self.state.recovery_point, "another boot, not stopped cleanly");
+        }
         self.state.flush_target = self.state.flush_target.min(self.state.recovery_point);
         if self.options.config.durability == Durability::PageCache {
             self.renew(Renewal::PageCacheLost);
