@@ -59,7 +59,6 @@ impl<S: Storage> Log<S> {
         let persisted = Persisted {
             file,
             is_durable: !is_stored || !opening.state.clean,
-            is_settled: !is_stored || !opening.state.clean,
             marked_open: !opening.state.clean && opening.state.boot_id == Some(options.boot_id),
             state: opening.state,
             ceiling: None,

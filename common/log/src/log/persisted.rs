@@ -24,9 +24,6 @@ pub(super) struct Persisted<S: Storage> {
     pub(super) state: CheckpointState,
     /// Whether the state is on the platter; not so after a lazy write.
     pub(super) is_durable: bool,
-    /// Whether what was found at the opening is known to be on the platter, or something newer is. A clean mark proves nothing:
-    /// whoever wrote it may have been killed before it was flushed.
-    pub(super) is_settled: bool,
     /// Whether the state says that this boot has the log open, unclean.
     pub(super) marked_open: bool,
     /// Nothing is written above this while a truncation is under way.
@@ -39,7 +36,7 @@ impl<S: Storage> Persisted<S> {
         change(&mut state);
         if state != self.state || !self.is_durable {
             self.file.write_durable(&state)?;
-            (self.state, self.is_durable, self.is_settled) = (state, true, true);
+            (self.state, self.is_durable) = (state, true);
         }
         Ok(())
     }
@@ -85,7 +82,10 @@ impl<S: Storage> Log<S> {
                 state.highest_leader_epoch = state.highest_leader_epoch.max(leader);
                 state.highest_partition_epoch = state.highest_partition_epoch.max(Some(partition));
             };
-            if leader > persisted.state.highest_leader_epoch || !persisted.is_settled {
+            // What was found at the opening may not be on the platter, with a clean mark or without: whoever wrote it may have
+            // been killed before it was flushed.
+            persisted.file.make_durable()?;
+            if leader > persisted.state.highest_leader_epoch {
                 persisted.write_durable(note)?;
             } else if persisted.state.highest_partition_epoch < Some(partition) {
                 note(&mut persisted.state);
