@@ -139,6 +139,21 @@ impl Process {
         wait::until(&what, bound, async || self.ended()).await
     }
 
+    /// Waits until it has printed `text`.
+    ///
+    /// # Panics
+    /// When it ends without, or has not within `bound`.
+    pub async fn prints(&mut self, text: &str, bound: Duration) {
+        let what = format!("{:?} from {}", text, self.name);
+        wait::until(&what, bound, async || {
+            let ended = self.ended();
+            let is_printed = self.output().contains(text);
+            assert!(is_printed || ended.is_none(), "{} ended without {text:?}: {ended:?}", self.name);
+            is_printed.then_some(())
+        })
+        .await;
+    }
+
     /// What it has used up to now.
     ///
     /// # Panics
@@ -180,6 +195,20 @@ impl Process {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
+    /// What its threads wait for, or how it ended, for the message of a failing test.
+    fn doing(&mut self) -> String {
+        if let Some(status) = self.ended() {
+            return format!("---- {} ended: {status}\n", self.name);
+        }
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.id())).into_iter().flatten().flatten();
+        threads.fold(format!("---- {} runs; its threads:\n", self.name), |text, thread| {
+            let read = |name| std::fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+            let (name, stat, waits) = (read("comm"), read("stat"), read("wchan"));
+            let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().next());
+            text + &format!("{} {} {waits}\n", name.trim(), state.unwrap_or_default())
+        })
+    }
+
     /// The last lines of the output, for the message of a failing test.
     #[must_use]
     pub fn output_tail(&self) -> String {
@@ -199,9 +228,10 @@ impl Process {
 impl Drop for Process {
     #[allow(clippy::print_stderr, reason = "a failing test shows what its processes said")]
     fn drop(&mut self) {
+        let doing = std::thread::panicking().then(|| self.doing());
         self.kill();
-        if std::thread::panicking() {
-            eprintln!("{}", self.output_tail());
+        if let Some(doing) = doing {
+            eprintln!("{doing}{}", self.output_tail());
         }
     }
 }
@@ -258,10 +288,6 @@ mod tests {
         (place, process)
     }
 
-    async fn printed(process: &Process, text: &str) {
-        wait::until(text, wait::SOON, async || process.output().contains(text).then_some(())).await;
-    }
-
     #[tokio::test]
     async fn output_of_all_lives_is_kept() {
         let (place, mut process) = shell("echo out; echo err >&2; exit 3");
@@ -276,7 +302,7 @@ mod tests {
     #[tokio::test]
     async fn a_stop_signal_reaches_the_process_itself() {
         let (_place, mut process) = shell("trap 'exit 7' TERM; echo ready; while :; do sleep 0.01; done");
-        printed(&process, "ready").await;
+        process.prints("ready", wait::SOON).await;
         assert_eq!(process.terminate(wait::SOON).await.code(), Some(7));
     }
 
@@ -297,7 +323,7 @@ mod tests {
     #[tokio::test]
     async fn a_killed_process_is_gone() {
         let (_place, mut process) = shell("echo ready; exec sleep 1000");
-        printed(&process, "ready").await;
+        process.prints("ready", wait::SOON).await;
         process.kill();
         assert!(!Path::new(&format!("/proc/{}", process.id())).exists());
         assert!(ended_by(process.ended().expect("it has ended"), Signal::SIGKILL));
@@ -323,9 +349,9 @@ mod tests {
     #[tokio::test]
     async fn a_process_dies_with_the_test_that_started_it() {
         if let Some(file) = std::env::var_os(DIES) {
-            let (_place, process) = shell("echo ready; exec sleep 1000");
+            let (_place, mut process) = shell("echo ready; exec sleep 1000");
             // The kernel is told by the child itself, first thing; before that nothing would kill it.
-            printed(&process, "ready").await;
+            process.prints("ready", wait::SOON).await;
             std::fs::write(file, process.id().to_string()).expect("the other half made the directory");
             std::process::abort();
         }

@@ -14,8 +14,9 @@ use tempfile::TempDir;
 const BOUND: Duration = Duration::from_secs(120);
 
 struct Demo {
-    place: TempDir,
+    /// Dropped before the place, from which a failing test shows what it printed.
     process: Process,
+    place: TempDir,
 }
 
 impl Demo {
@@ -28,7 +29,7 @@ impl Demo {
             .args([place.path().join("nodes"), "--input".into(), file])
             .args(args);
         let process = Process::start("the demo", &line, &place.path().join("output"));
-        Self { place, process }
+        Self { process, place }
     }
 
     fn nodes(&self) -> PathBuf {
@@ -42,8 +43,8 @@ impl Demo {
         output
     }
 
-    async fn prints(&self, text: &str) {
-        wait::until(text, BOUND, async || self.process.output().contains(text).then_some(())).await;
+    async fn prints(&mut self, text: &str) {
+        self.process.prints(text, BOUND).await;
     }
 
     /// Waits until none of the nodes' programs is left.

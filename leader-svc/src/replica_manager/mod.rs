@@ -87,6 +87,20 @@ impl Shared {
         let peers = self.peers.borrow();
         successor(record, |other| peers.is_up(other))
     }
+
+    /// Whether another node's leader-svc may be about to take a first leadership (design.md 6.9). One that has only just
+    /// registered may: this node has not seen it renew yet.
+    fn may_stand(&self, other: NodeId) -> bool {
+        match self.membership.state(other, Program::LeaderSvc) {
+            ProgramState::Alive => true,
+            ProgramState::Expired => false,
+            ProgramState::NeverSeen => {
+                let view = self.context.coordination.view();
+                let view = view.borrow();
+                view.node(other).is_some_and(|found| found.endpoint(Program::LeaderSvc).is_some())
+            }
+        }
+    }
 }
 
 /// See [`Shared::borrowing`].
@@ -263,10 +277,7 @@ impl ReplicaManager {
             return Some(Duration::ZERO);
         }
         if record.is_new() {
-            let expired = |other| {
-                self.shared.membership.state(other, Program::LeaderSvc) != ProgramState::Alive
-                    && other != node
-            };
+            let expired = |other| other != node && !self.shared.may_stand(other);
             return first_leadership_delay(record, node, stagger, expired);
         }
         let peers = self.shared.peers.borrow();

@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use highwater_coordination::interposed::{Interposed, Interposer};
-use highwater_coordination::{Coordination, FileCoordination, FileOptions, Membership};
+use highwater_coordination::{Coordination, FileCoordination, FileOptions, Membership, register_endpoint};
 use highwater_node::Clocks;
 use highwater_protocol::fetch::{FetchPartition, Requester, TopicRef};
 use highwater_serving::{DataDir, FetchPurgatory, HostedReplica as _, Registry};
 use highwater_types::{
-    Incarnation, IsrMember, LeaderEpoch, NodeId, Offset, PartitionEpoch, PartitionIndex, Program, TopicId,
-    TopicProperties,
+    Incarnation, IsrMember, LeaderEpoch, MonotonicTime, NodeId, Offset, PartitionEpoch, PartitionIndex,
+    Program, TopicId, TopicProperties,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -130,6 +130,30 @@ impl Bench {
     fn is_locked(&self) -> bool {
         self.shared.volume.locks.try_lock(self.id()).unwrap().is_none()
     }
+}
+
+#[tokio::test]
+async fn who_has_only_just_registered_is_waited_for_and_who_has_no_leader_svc_is_not() {
+    let bench = bench().await;
+    let registers = async |id, program| {
+        let endpoint = "host:1".parse().unwrap();
+        register_endpoint(&*bench.store, node(id), program, &endpoint).await.unwrap();
+    };
+    let renew = async |millis| {
+        bench.shared.membership.renew(|| MonotonicTime::from_millis(millis)).await.unwrap();
+    };
+    renew(0).await;
+    registers(3, Program::FollowerAgent).await;
+    assert_eq!([2, 3].map(|id| bench.shared.may_stand(node(id))), [false, false]);
+    registers(2, Program::LeaderSvc).await;
+    assert_eq!([2, 3].map(|id| bench.shared.may_stand(node(id))), [true, false]);
+    bench.store.renew_liveness(node(2), Program::LeaderSvc).await.unwrap();
+    renew(1000).await;
+    assert!(bench.shared.may_stand(node(2)), "it renews");
+    for millis in [2000, 3000, 4000] {
+        renew(millis).await;
+    }
+    assert!(!bench.shared.may_stand(node(2)), "it stopped renewing");
 }
 
 #[tokio::test]

@@ -63,9 +63,8 @@ impl Kafka {
         let controller = start(CONTROLLER, "").await;
         let brokers = [start(1, &bootstrap).await, start(2, &ports::loopback().to_string()).await];
         let mut kafka = Self { brokers, _controller: controller, place, jars, bootstrap, target: 0 };
-        for broker in &kafka.brokers {
-            let is_started = async || broker.output().contains("Kafka Server started").then_some(());
-            wait::until("a broker", 6 * wait::SOON, is_started).await;
+        for broker in &mut kafka.brokers {
+            broker.prints("Kafka Server started", 6 * wait::SOON).await;
         }
         kafka.fill(data).await;
         kafka.target = log_bytes(&kafka.partition(1));

@@ -77,9 +77,8 @@ impl Machine {
         let line = CommandLine::new("unshare")
             .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--"])
             .args(["sh", "-c", &script]);
-        let process = Process::start("the machine", &line, &place.join("machine.log"));
-        wait::until("the machine", wait::SOON, async || process.output().contains("started").then_some(()))
-            .await;
+        let mut process = Process::start("the machine", &line, &place.join("machine.log"));
+        process.prints("started", wait::SOON).await;
         let children = format!("/proc/{0}/task/{0}/children", process.id());
         let children = fs::read_to_string(children).expect("it runs");
         let init = children.trim().parse().expect("unshare has one child");
