@@ -2,35 +2,31 @@
 //! fetch loops. What needs the leader is answered with who that is (design.md 3).
 
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use highwater_coordination::ClusterView;
 use highwater_node::Clocks;
-use highwater_node::grpc::Deadline;
 use highwater_proto::v1;
 use highwater_proto::v1::cluster_service_server::ClusterService;
 use highwater_proto::v1::log_service_server::LogService;
 use highwater_proto::v1::replication_service_server::ReplicationService;
+use highwater_serving::PartitionHost as _;
+use highwater_serving::Registry;
 use highwater_serving::admission::Admit;
+use highwater_serving::calls::{self, Answer, caller_of, check_cluster, deadline_of};
 use highwater_serving::describe::ClusterDescriber;
 use highwater_serving::fetch::{Fetch, LongPoll, Read};
 use highwater_serving::observe::{CallSpan, FetchAsked, FetchObserver};
-use highwater_serving::offsets::{list_offsets, offsets_for_leader_epoch};
-use highwater_serving::read_records::read_records;
 use highwater_serving::registry::{leader_hint, resolve_partition, resolve_topic};
-use highwater_serving::{PartitionHost, Registry};
 use highwater_telemetry::Telemetry;
 use highwater_types::{ErrorCode, LeaderEpoch, LeaderHint, PartitionIndex, Program, ReplicationError};
 use highwater_wire::fetch::TopicRef;
-use highwater_wire::{Caller, admin, offsets, produce, status};
+use highwater_wire::{admin, produce, status};
 use tonic::{Request, Response, Status};
 use tower::ServiceExt as _;
 
 use crate::Fetchers;
 use crate::describe::describe;
 use crate::partition::FollowedPartition;
-
-type Answer<T> = Result<Response<T>, Status>;
 
 /// What the services share.
 #[derive(Clone, Debug)]
@@ -42,14 +38,6 @@ pub(crate) struct Api {
     /// Set once the node has joined its cluster.
     pub(crate) fetchers: Arc<OnceLock<Arc<Fetchers>>>,
     pub(crate) telemetry: Telemetry,
-}
-
-fn caller_of<T>(request: &Request<T>) -> Result<Caller, Status> {
-    Ok(Caller::decode(request.metadata())?)
-}
-
-fn deadline_of<T>(request: &Request<T>) -> Option<Deadline> {
-    request.extensions().get::<Deadline>().copied()
 }
 
 /// The answer to what only a leader can do: FAILED_PRECONDITION with who leads, as far as that is one node.
@@ -80,10 +68,8 @@ impl LogService for Api {
         let received = self.clocks.monotonic.now();
         let (caller, deadline, call) = (caller_of(&request)?, deadline_of(&request), CallSpan::of(&request));
         let request = highwater_wire::fetch::decode_request(&caller, request.into_inner())?;
-        if let (Some(asked), Some(own)) = (&request.cluster, self.host.view().cluster_id())
-            && asked != own
-        {
-            return Err(status::wrong_cluster(asked, own));
+        if let Some(own) = self.host.view().cluster_id() {
+            check_cluster(request.cluster.as_ref(), own)?;
         }
         let asked = FetchAsked::by(&request);
         let fetch = Fetch::new(request, received, deadline);
@@ -108,19 +94,14 @@ impl LogService for Api {
         &self,
         request: Request<v1::ListOffsetsRequest>,
     ) -> Answer<v1::ListOffsetsResponse> {
-        let caller = caller_of(&request)?;
-        let request = offsets::decode_list_request(&caller, request.into_inner())?;
-        let host: Arc<dyn PartitionHost> = Arc::clone(&self.host) as _;
-        Ok(Response::new(offsets::encode_list_response(list_offsets(host, request).await)))
+        calls::list_offsets(Arc::clone(&self.host) as _, request).await
     }
 
     async fn offsets_for_leader_epoch(
         &self,
         request: Request<v1::OffsetsForLeaderEpochRequest>,
     ) -> Answer<v1::OffsetsForLeaderEpochResponse> {
-        let caller = caller_of(&request)?;
-        let request = offsets::decode_epoch_request(&caller, request.into_inner())?;
-        Ok(Response::new(offsets::encode_epoch_response(offsets_for_leader_epoch(&*self.host, request))))
+        calls::offsets_for_leader_epoch(&*self.host, request)
     }
 }
 
@@ -130,19 +111,14 @@ impl ClusterService for Api {
         &self,
         request: Request<v1::DescribeClusterRequest>,
     ) -> Answer<v1::DescribeClusterResponse> {
-        let deadline = deadline_of(&request);
-        let request = request.into_inner();
-        let wait = Duration::from_millis(request.max_wait_ms.unwrap_or(0).into());
-        let described = self.describer.describe_cluster(request.known_version, wait, deadline).await;
-        Ok(Response::new(described.map_err(|e| status::from_error(&e))?))
+        calls::describe_cluster(&self.describer, request).await
     }
 
     async fn describe_topics(
         &self,
         request: Request<v1::DescribeTopicsRequest>,
     ) -> Answer<v1::DescribeTopicsResponse> {
-        let asked = admin::decode_selection(&request.into_inner().topics)?;
-        Ok(Response::new(self.describer.describe_topics(&asked)))
+        calls::describe_topics(&self.describer, request)
     }
 
     async fn create_topic(
@@ -218,9 +194,6 @@ impl ReplicationService for Api {
         &self,
         request: Request<v1::ReadRecordsRequest>,
     ) -> Answer<v1::ReadRecordsResponse> {
-        let wanted = highwater_wire::read_records::decode_request(&request.into_inner())?;
-        let host: Arc<dyn PartitionHost> = Arc::clone(&self.host) as _;
-        let read = read_records(host, wanted).await.map_err(|e| status::from_error(&e))?;
-        Ok(Response::new(highwater_wire::read_records::encode_response(read)))
+        calls::read_decoded(Arc::clone(&self.host) as _, request).await
     }
 }

@@ -7,43 +7,22 @@
 use std::sync::Arc;
 
 use highwater_node::Clocks;
-use highwater_node::grpc::Deadline;
 use highwater_proto::v1;
 use highwater_proto::v1::log_service_server::LogService;
+use highwater_serving::Registry;
+use highwater_serving::calls::{self, Answer, caller_of, check_cluster, deadline_of};
 use highwater_serving::fetch::Fetch;
 use highwater_serving::observe::{CallSpan, FetchAsked, FetchObserver};
-use highwater_serving::offsets::{list_offsets, offsets_for_leader_epoch};
-use highwater_serving::{PartitionHost, Registry};
 use highwater_telemetry::Telemetry;
 use highwater_types::ClusterId;
-use highwater_wire::{Caller, offsets, produce, status};
-use tonic::{Request, Response, Status};
+use highwater_wire::produce;
+use tonic::{Request, Response};
 use tower::ServiceExt as _;
 
 use crate::fetch::{FetchStack, respond};
 use crate::observe::produced;
 use crate::partition::LedPartition;
 use crate::produce::Appender;
-
-type Answer<T> = Result<Response<T>, Status>;
-
-/// Who calls, by the metadata; a contradiction with the body is refused where that is decoded.
-pub(crate) fn caller_of<T>(request: &Request<T>) -> Result<Caller, Status> {
-    Ok(Caller::decode(request.metadata())?)
-}
-
-/// When the call must be answered.
-pub(crate) fn deadline_of<T>(request: &Request<T>) -> Option<Deadline> {
-    request.extensions().get::<Deadline>().copied()
-}
-
-/// Refuses what is meant for another cluster.
-pub(crate) fn check_cluster(asked: Option<&ClusterId>, own: &ClusterId) -> Result<(), Status> {
-    match asked {
-        Some(asked) if asked != own => Err(status::wrong_cluster(asked, own)),
-        Some(_) | None => Ok(()),
-    }
-}
 
 /// The service.
 #[derive(Clone, Debug)]
@@ -92,19 +71,13 @@ impl LogService for LogApi {
         &self,
         request: Request<v1::ListOffsetsRequest>,
     ) -> Answer<v1::ListOffsetsResponse> {
-        let caller = caller_of(&request)?;
-        let request = offsets::decode_list_request(&caller, request.into_inner())?;
-        let host: Arc<dyn PartitionHost> = Arc::clone(&self.host) as _;
-        Ok(Response::new(offsets::encode_list_response(list_offsets(host, request).await)))
+        calls::list_offsets(Arc::clone(&self.host) as _, request).await
     }
 
     async fn offsets_for_leader_epoch(
         &self,
         request: Request<v1::OffsetsForLeaderEpochRequest>,
     ) -> Answer<v1::OffsetsForLeaderEpochResponse> {
-        let caller = caller_of(&request)?;
-        let request = offsets::decode_epoch_request(&caller, request.into_inner())?;
-        let answers = offsets_for_leader_epoch(&*self.host, request);
-        Ok(Response::new(offsets::encode_epoch_response(answers)))
+        calls::offsets_for_leader_epoch(&*self.host, request)
     }
 }

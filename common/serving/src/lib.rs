@@ -18,6 +18,7 @@
 //! | [`attempts`] | pauses after failed attempts, and which failures are news |
 //! | [`observe`] | spans and metrics of calls |
 //! | [`readiness`] | when health says SERVING |
+//! | [`calls`] | the calls that both answer alike, from request to answer |
 //! | [`closing`] | waiting for those who still read a log that is to be closed |
 //! | [`volume`] | taking a data directory into use |
 //! | [`damage_note`] | damage that readers met, told once |
@@ -28,6 +29,7 @@
 
 pub mod admission;
 pub mod attempts;
+pub mod calls;
 pub mod closing;
 pub mod damage_note;
 pub mod describe;

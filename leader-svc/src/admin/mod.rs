@@ -16,24 +16,22 @@ use std::time::Duration;
 use highwater_coordination::{Coordination, CoordinationError, Membership};
 use highwater_proto::v1;
 use highwater_proto::v1::cluster_service_server::ClusterService;
+use highwater_serving::calls::{self, Answer, caller_of, check_cluster};
 use highwater_serving::describe::ClusterDescriber;
 use highwater_serving::registry::resolve_topic;
 use highwater_serving::{PartitionHost as _, Registry, Volume};
 use highwater_types::{ErrorCode, ReplicationError};
 use highwater_wire::throttle::{decode_clear, decode_set};
 use highwater_wire::{admin, status};
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response};
 
 pub(crate) use replication::ReplicationApi;
 
 use crate::partition::LedPartition;
-use crate::server::{caller_of, check_cluster, deadline_of};
 
 /// How often a write of unknown outcome is tried, with the pause before each next one.
 const WRITE_ATTEMPTS: u32 = 5;
 const WRITE_PAUSE: Duration = Duration::from_millis(200);
-
-type Answer<T> = Result<Response<T>, Status>;
 
 /// The service.
 #[derive(Clone, Debug)]
@@ -51,19 +49,14 @@ impl ClusterService for ClusterApi {
         &self,
         request: Request<v1::DescribeClusterRequest>,
     ) -> Answer<v1::DescribeClusterResponse> {
-        let deadline = deadline_of(&request);
-        let request = request.into_inner();
-        let wait = Duration::from_millis(request.max_wait_ms.unwrap_or(0).into());
-        let described = self.describer.describe_cluster(request.known_version, wait, deadline).await;
-        Ok(Response::new(described.map_err(|e| status::from_error(&e))?))
+        calls::describe_cluster(&self.describer, request).await
     }
 
     async fn describe_topics(
         &self,
         request: Request<v1::DescribeTopicsRequest>,
     ) -> Answer<v1::DescribeTopicsResponse> {
-        let asked = admin::decode_selection(&request.into_inner().topics)?;
-        Ok(Response::new(self.describer.describe_topics(&asked)))
+        calls::describe_topics(&self.describer, request)
     }
 
     async fn create_topic(

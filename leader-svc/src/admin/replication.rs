@@ -7,18 +7,16 @@ use highwater_node::Clocks;
 use highwater_proto::v1;
 use highwater_proto::v1::replication_service_server::ReplicationService;
 use highwater_protocol::leader::FollowerRow;
-use highwater_serving::read_records::read_records;
+use highwater_serving::calls::{self, Answer};
 use highwater_serving::registry::resolve_topic;
 use highwater_serving::throttle::throttles_itself;
 use highwater_serving::{HostedReplica as _, PartitionHost, Registry};
 use highwater_types::{MonotonicTime, Offset, TopicId};
 use highwater_wire::lag::encode_lag_cause;
 use highwater_wire::{admin, status};
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response};
 
 use crate::partition::LedPartition;
-
-type Answer<T> = Result<Response<T>, Status>;
 
 /// The service.
 #[derive(Clone, Debug)]
@@ -66,10 +64,7 @@ impl ReplicationService for ReplicationApi {
         &self,
         request: Request<v1::ReadRecordsRequest>,
     ) -> Answer<v1::ReadRecordsResponse> {
-        let wanted = highwater_wire::read_records::decode_request(&request.into_inner())?;
-        let host: Arc<dyn PartitionHost> = Arc::clone(&self.host) as _;
-        let read = read_records(host, wanted).await.map_err(|e| status::from_error(&e))?;
-        Ok(Response::new(highwater_wire::read_records::encode_response(read)))
+        calls::read_decoded(Arc::clone(&self.host) as _, request).await
     }
 }
 
