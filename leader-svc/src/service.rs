@@ -197,6 +197,7 @@ impl Parts {
             clocks: self.clocks.clone(),
             purgatory: Arc::clone(&self.purgatory),
             coordination: Arc::clone(&self.coordination),
+            membership: Arc::clone(&self.membership),
             events: sender,
             queued_appends: to_usize(own.queued_appends.get()),
             runtime: Handle::current(),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use highwater_proto::v1;
 use highwater_types::Program;
-use system_tests::calls::Calls;
+use system_tests::calls::{Calls, batch, code, to};
 use system_tests::cluster::{Cluster, Plan, ServerId};
 use system_tests::etcd::Etcd;
 use system_tests::history::{History, Outcome};
@@ -147,6 +147,36 @@ async fn three_nodes_work_over_etcd_through_a_leaders_restart_and_an_outage_of_e
     load.goes_on(50, "records after etcd came back").await;
     load.end().await;
     assert_identical(&cluster, &history).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_without_etcd_refuses_writes_while_a_member_of_the_in_sync_set_is_silent() {
+    let Some(mut etcd) = Etcd::start(1).await else { return };
+    let cluster = three_nodes(&etcd).await;
+    let calls = Calls::of(cluster.leader(1));
+    let written = async || calls.produce(v1::Acks::Leader, to(TOPIC, 0, batch(1, 10))).await.error;
+    assert_eq!(written().await, None);
+    etcd.process_mut(0).kill();
+    // Longer than the session: both members fetch in its epoch, so neither can lead.
+    wait::always("it is written on", AWAY / 2, async || written().await.is_none()).await;
+
+    // It could have been elected behind this leader's back, for all that the leader knows.
+    let agent = (3, Program::FollowerAgent);
+    cluster.server(agent).process().freeze();
+    let refused = wait::until("a refusal", wait::SOON, async || written().await).await;
+    assert_eq!(code(Some(&refused)), Some(v1::ErrorCode::LeaderNotAvailable));
+    assert!(refused.message.contains("node 3"), "{refused:?}");
+    let end = Calls::of(cluster.leader(1)).rows(TOPIC).await[0].log_end_offset;
+    cluster.server(agent).process().thaw();
+    wait::until("writes to be taken again", wait::SOON, async || written().await.is_none().then_some(()))
+        .await;
+    assert!(Calls::of(cluster.leader(1)).rows(TOPIC).await[0].log_end_offset > end);
+
+    cluster.server(agent).process().freeze();
+    wait::until("a refusal", wait::SOON, async || written().await).await;
+    etcd.start_again(0).await;
+    wait::until("writes under a session", wait::SOON, async || written().await.is_none().then_some(())).await;
+    cluster.server(agent).process().thaw();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -79,6 +79,12 @@ impl Membership {
         self.observer().state(node, program)
     }
 
+    /// How long a session lasts without a renewal.
+    #[must_use]
+    pub const fn session_timeout(&self) -> Duration {
+        self.session_timeout
+    }
+
     /// Whether this program renewed within its session timeout; a node that did not must not answer for the cluster
     /// (design.md 6.8).
     #[must_use]

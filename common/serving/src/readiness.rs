@@ -36,6 +36,8 @@ pub async fn follow_session(
             }
         }
         tokio::select! {
+            // First: whoever drains has told health already that the program stops.
+            biased;
             () = stop.cancelled() => break,
             // The membership lives as long as the program. A renewal that hangs says nothing, hence the timer.
             _ = renewals.changed() => {}

@@ -112,9 +112,14 @@ impl LedPartition {
         }
     }
 
+    /// Whether it may be appended now: not before, because the partition may have changed while it waited.
     fn admit(&self, append: &Append) -> Result<(), ReplicationError> {
         if self.replica.is_over() {
             return Err(self.leadership_over());
+        }
+        let (membership, now) = (&self.context.membership, self.now());
+        if !membership.holds_its_session(now) {
+            self.replica.check_followed(now, membership.session_timeout())?;
         }
         if append.needs_min_isr { self.replica.check_min_isr() } else { Ok(()) }
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use highwater_coordination::Coordination;
+use highwater_coordination::{Coordination, Membership};
 use highwater_log::{LogRead, OsStorage, ReadError, ReadLimits, TimestampHit};
 use highwater_node::Clocks;
 use highwater_protocol::delayed_fetch::Probe;
@@ -35,6 +35,7 @@ pub(crate) struct PartitionContext {
     pub(crate) clocks: Clocks,
     pub(crate) purgatory: Arc<FetchPurgatory>,
     pub(crate) coordination: Arc<dyn Coordination>,
+    pub(crate) membership: Arc<Membership>,
     /// Where the replica manager hears of leaderships that ended by themselves. Unbounded, and still bounded: a leadership
     /// ends once.
     pub(crate) events: mpsc::UnboundedSender<PartitionEvent>,

@@ -83,16 +83,19 @@ async fn bench() -> Bench {
     coordination.create_topic(topic.clone(), records).await.unwrap();
     let clocks = Clocks::system();
     let (events, _) = mpsc::unbounded_channel();
+    let timeout = Duration::from_secs(3);
+    let membership =
+        Arc::new(Membership::new(Arc::clone(&coordination), node(1), Program::LeaderSvc, timeout));
     let context = PartitionContext {
         purgatory: Arc::new(FetchPurgatory::new(clocks.monotonic)),
         clocks,
         coordination: Arc::clone(&coordination),
+        membership: Arc::clone(&membership),
         events,
         queued_appends: 16,
         runtime: Handle::current(),
         telemetry: highwater_telemetry::Telemetry::off(),
     };
-    let timeout = Duration::from_secs(3);
     // Nothing is known of others.
     let (_, peers) = watch::channel(Peers::default());
     let shared = Shared {
@@ -100,7 +103,7 @@ async fn bench() -> Bench {
         volume,
         registry: Arc::new(Registry::new(node(1), Program::LeaderSvc, coordination.view())),
         context: Arc::new(context),
-        membership: Arc::new(Membership::new(coordination, node(1), Program::LeaderSvc, timeout)),
+        membership,
         replica_lag_time_max: Duration::from_secs(30),
         hw_propagation: Duration::ZERO,
         leadership_stagger: Duration::ZERO,

@@ -1,7 +1,9 @@
 //! What is committed: the high watermark over the maximal in-sync set (S57–S62, design.md 6.8).
 
+use std::time::Duration;
+
 use highwater_types::planted::{PlantedFault, is_planted};
-use highwater_types::{Durability, IsrMember, MonotonicTime, Offset};
+use highwater_types::{Durability, ErrorCode, IsrMember, MonotonicTime, Offset, ReplicationError};
 
 use super::follower_progress::FollowerProgress;
 use super::{LeaderEffect, LeaderPartition};
@@ -37,6 +39,25 @@ impl LeaderPartition {
         }
         self.tell_followers(now);
         self.check_bounds();
+    }
+
+    /// Whether writes are taken though this node cannot renew its liveness: while every other member of the in-sync set has
+    /// fetched in this epoch within `patience`, none of them leads in a later one (design.md 6.7).
+    ///
+    /// # Errors
+    /// `LeaderNotAvailable` names the member that has not.
+    pub fn check_followed(&self, now: MonotonicTime, patience: Duration) -> Result<(), ReplicationError> {
+        let fetched = |node| self.followers.get(&node).and_then(FollowerProgress::last_counted);
+        let follows = |node| fetched(node).is_some_and(|at| now.since(at) < patience);
+        let mut others = self.isr.maximal().map(|member| member.node).filter(|node| *node != self.node);
+        let Some(silent) = others.find(|node| !follows(*node)) else { return Ok(()) };
+        Err(ReplicationError::new(
+            ErrorCode::LeaderNotAvailable,
+            format!(
+                "this node cannot renew its session with the coordination store, and node {silent} of the in-sync set has \
+                 not fetched for {patience:?}: it may lead by now"
+            ),
+        ))
     }
 
     /// How much of its own log counts (design.md 2).

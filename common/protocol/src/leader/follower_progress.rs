@@ -67,6 +67,8 @@ pub(super) struct FollowerProgress {
     high_watermark: Option<Offset>,
     paused: bool,
     last_fetch: Option<MonotonicTime>,
+    /// The last fetch that passed every check, its epoch among them.
+    last_counted: Option<MonotonicTime>,
     last_caught_up: Option<MonotonicTime>,
     refusal: Option<ErrorCode>,
     diverging: bool,
@@ -119,6 +121,10 @@ impl FollowerProgress {
 
     pub(super) const fn last_fetch(&self) -> Option<MonotonicTime> {
         self.last_fetch
+    }
+
+    pub(super) const fn last_counted(&self) -> Option<MonotonicTime> {
+        self.last_counted
     }
 
     pub(super) const fn last_caught_up(&self) -> Option<MonotonicTime> {
@@ -207,6 +213,7 @@ impl FollowerProgress {
             self.last_way = now.since(since);
         }
         self.last_fetch = Some(now);
+        self.last_counted = Some(now);
         self.gone = false;
         self.reading_since = None;
         self.refusal = None;
@@ -240,6 +247,7 @@ impl FollowerProgress {
             return;
         }
         self.last_fetch = self.last_fetch.max(Some(at));
+        self.last_counted = self.last_counted.max(Some(at));
         self.last_caught_up = self.last_caught_up.max(Some(at));
         debug_assert!(self.last_caught_up >= Some(at), "a poll at the end is being caught up");
         debug_assert!(self.last_fetch >= Some(at), "and it is a fetch");

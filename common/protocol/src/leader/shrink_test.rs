@@ -7,7 +7,7 @@ use highwater_types::PartitionEpoch;
 use super::super::leader_test_support::*;
 use super::super::*;
 use crate::fetch::FetchPartition;
-use crate::test_values::{incarnation, member, millis, node, offset, record};
+use crate::test_values::{epoch, incarnation, member, millis, ms, node, offset, record};
 
 const BOUND: u64 = 30_000;
 const WATCH: u64 = BOUND / 4;
@@ -50,6 +50,30 @@ fn in_sync(config: LeaderConfig) -> LeaderPartition {
 fn keeps_up(leader: &mut LeaderPartition, raw: i32, now: u64) {
     let end = leader.log_end().get();
     send(leader, raw, &fetch_of(u64::try_from(raw).unwrap(), end), now).unwrap();
+}
+
+#[test]
+fn a_leader_without_a_session_is_followed_as_long_as_every_member_fetches_in_its_epoch() {
+    let mut leader = in_sync(config());
+    let followed = |leader: &LeaderPartition, now| leader.check_followed(millis(now), ms(3_000)).err();
+    assert_eq!(followed(&leader, 3_000), None);
+    let refused = followed(&leader, 3_001).unwrap();
+    assert_eq!(refused.code, ErrorCode::LeaderNotAvailable);
+    assert!(refused.to_string().contains("node 2"), "{refused}");
+    keeps_up(&mut leader, 2, 3_001);
+    assert!(followed(&leader, 3_001).unwrap().to_string().contains("node 3"));
+    // A fetch of another epoch shows nothing.
+    let newer = FetchPartition { current_leader_epoch: Some(epoch(8)), ..fetch_of(3, 100) };
+    send(&mut leader, 3, &newer, 3_001).unwrap_err();
+    assert!(followed(&leader, 3_001).is_some());
+    keeps_up(&mut leader, 3, 3_001);
+    assert_eq!(followed(&leader, 3_001), None);
+}
+
+#[test]
+fn a_leader_without_a_session_goes_on_alone_and_waits_for_whom_it_has_not_heard_of() {
+    let followed = |isr: &[IsrMember]| leader(isr).check_followed(millis(0), ms(3_000)).is_ok();
+    assert_eq!((followed(&alone()), followed(&all())), (true, false));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! design.md 6.5). Writing is in `writing`, answering in `serving`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use highwater_log::{Log, LogConfig, Storage};
 use highwater_protocol::leader::{
@@ -192,6 +193,14 @@ impl<S: Storage> LeaderReplica<S> {
     /// `NotEnoughReplicas` with both numbers.
     pub fn check_min_isr(&self) -> Result<(), ReplicationError> {
         self.core.lock().check_min_isr()
+    }
+
+    /// Whether writes are taken though this node cannot renew its liveness (design.md 6.7).
+    ///
+    /// # Errors
+    /// `LeaderNotAvailable` names the member of the in-sync set that has not fetched within `patience`.
+    pub fn check_followed(&self, now: MonotonicTime, patience: Duration) -> Result<(), ReplicationError> {
+        self.core.lock().check_followed(now, patience)
     }
 
     /// Where an `acks=all` append that ends at `end` stands.
