@@ -17,6 +17,7 @@ mod backoff;
 pub mod client;
 pub mod consumer;
 pub mod describe;
+mod elect;
 mod error;
 pub mod leader_view;
 mod metadata;

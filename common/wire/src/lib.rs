@@ -13,6 +13,7 @@
 pub mod admin;
 pub mod caller;
 pub mod cluster;
+pub mod elect;
 pub mod error;
 pub mod failure;
 pub mod fetch;

@@ -13,6 +13,7 @@
 //! Every failure is retried with a growing pause; a newer record ends the pause.
 
 mod disk_failures;
+mod order;
 mod peers;
 mod resign;
 mod stand;
@@ -22,7 +23,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_coordination::{
-    ClusterView, Membership, ProgramState, first_leadership_delay, successor, take_over_delay,
+    ClusterView, Membership, ProgramState, UncleanOrder, first_leadership_delay, successor, take_over_delay,
+    unclean_delay,
 };
 use highwater_serving::registry::{Hosting, Registry, name_of};
 use highwater_serving::strays::Strays;
@@ -32,15 +34,16 @@ use highwater_types::{
     ErrorCode, NodeId, PartitionEpoch, PartitionRecord, Program, ReplicationError, TopicIdPartition,
     TopicRecord,
 };
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::disk_failures::DiskFailures;
+pub(crate) use self::order::{ORDERS_MAX, Order};
 pub(crate) use self::peers::{PeerWatch, Peers};
 use self::resign::{RESIGNATIONS_MAX, RESIGNING_MAX, hand_over};
-use self::disk_failures::DiskFailures;
 use self::stand::{Stood, stand};
 use crate::partition::{LedPartition, PartitionContext, PartitionEvent};
 
@@ -126,6 +129,7 @@ pub(crate) struct ReplicaManager {
     /// Nodes whose agent is dead, as the leaderships were told.
     agents_gone: BTreeSet<NodeId>,
     resigning: Resigning,
+    orders: mpsc::Receiver<Order>,
 }
 
 /// What bounds the resignations of a program that stops.
@@ -137,7 +141,7 @@ struct Resigning {
 }
 
 impl ReplicaManager {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, orders: mpsc::Receiver<Order>) -> Self {
         let turns = Arc::new(Semaphore::new(RESIGNATIONS_MAX));
         Self {
             shared,
@@ -148,6 +152,7 @@ impl ReplicaManager {
             strays: Strays::default(),
             agents_gone: BTreeSet::new(),
             resigning: Resigning { turns, until: None },
+            orders,
         }
     }
 
@@ -189,6 +194,11 @@ impl ReplicaManager {
                 // The store's handle lives as long as the program.
                 changed = view.changed() => if changed.is_err() { break } else { true },
                 Some(event) = events.recv() => self.on_event(event),
+                Some(order) = self.orders.recv() => {
+                    let now = Arc::clone(&view.borrow());
+                    self.on_order(order, &now);
+                    false
+                }
                 Some(done) = self.tasks.join_next() => {
                     let now = Arc::clone(&view.borrow());
                     self.on_done(done, &now)
@@ -228,7 +238,7 @@ impl ReplicaManager {
             Some(Slot::Standing | Slot::Closing) => return None,
             Some(Slot::Paused { .. } | Slot::WaitsItsTurn { .. }) | None => {}
         }
-        let Some(delay) = self.standing_delay(record) else {
+        let Some(delay) = self.standing_delay(topic, record) else {
             if self.slots.remove(&id).is_some() {
                 self.shared.registry.remove(id);
             }
@@ -244,7 +254,13 @@ impl ReplicaManager {
             _ => Instant::now(),
         };
         if since + delay <= Instant::now() {
-            self.stand(topic, record);
+            let may_lack_records = self.unclean_delay(topic, record).is_some();
+            let order = if may_lack_records {
+                UncleanOrder::Topic { member_lives: false }
+            } else {
+                UncleanOrder::None
+            };
+            self.stand(topic, record, order, None);
             return None;
         }
         self.slots.insert(id, Slot::WaitsItsTurn { since });
@@ -252,7 +268,7 @@ impl ReplicaManager {
     }
 
     /// How long this node waits for others before it stands; `None`: it does not.
-    fn standing_delay(&self, record: &PartitionRecord) -> Option<Duration> {
+    fn standing_delay(&self, topic: &TopicRecord, record: &PartitionRecord) -> Option<Duration> {
         let (node, stagger) = (self.shared.node, self.shared.leadership_stagger);
         if self.shared.leaving.is_cancelled() {
             return None;
@@ -272,6 +288,17 @@ impl ReplicaManager {
             return None;
         }
         take_over_delay(record, node, stagger, |other| peers.is_up(other))
+            .or_else(|| self.unclean_delay(topic, record))
+    }
+
+    /// The same for a leadership of a replica that may lack records, where the topic allows that now.
+    fn unclean_delay(&self, topic: &TopicRecord, record: &PartitionRecord) -> Option<Duration> {
+        let (node, stagger) = (self.shared.node, self.shared.leadership_stagger);
+        let peers = self.shared.peers.borrow();
+        let allowed = topic.properties.unclean_leader_election;
+        allowed
+            .then(|| unclean_delay(record, node, stagger, |n| !peers.is_down(n), |n| peers.is_up(n)))
+            .flatten()
     }
 
     /// Agents that died fetch no more: they are taken out of in-sync sets at once (design.md 6.6).
@@ -285,15 +312,26 @@ impl ReplicaManager {
         self.agents_gone = gone;
     }
 
-    fn stand(&mut self, topic: &Arc<TopicRecord>, record: &Arc<PartitionRecord>) {
+    /// Begins to stand; `ordered` is told what came of it.
+    fn stand(
+        &mut self,
+        topic: &Arc<TopicRecord>,
+        record: &Arc<PartitionRecord>,
+        order: UncleanOrder,
+        ordered: Option<oneshot::Sender<Result<NodeId, ReplicationError>>>,
+    ) {
         let id = record.id();
         self.slots.insert(id, Slot::Standing);
         let opening = ReplicationError::new(ErrorCode::ReplicaNotAvailable, "the partition is being opened");
         self.shared.registry.set(id, Hosting::Opening(opening));
         let (shared, topic, record) = (Arc::clone(&self.shared), Arc::clone(topic), Arc::clone(record));
         self.tasks.spawn(async move {
-            let seen = record.partition_epoch;
-            Done::Stood(id, seen, stand(shared, topic, record).await)
+            let (node, seen) = (shared.node, record.partition_epoch);
+            let stood = stand(shared, topic, record, order).await;
+            if let Some(ordered) = ordered {
+                _ = ordered.send(order::outcome(node, &stood));
+            }
+            Done::Stood(id, seen, stood)
         });
     }
 
@@ -361,15 +399,18 @@ impl ReplicaManager {
                 self.pause(id, seen, Some(pause), why);
                 true
             }
-            Stood::Elected(seen, why) => {
-                self.pause_for_disk(id, seen, why, view);
+            Stood::Elected(won, why) => {
+                self.pause_for_disk(id, won.partition_epoch, why, view);
                 true
             }
             Stood::Ineligible(why) => {
                 if self.attempts.failed(id, &why.message).1 {
                     tracing::warn!(partition = name_of(view, id), topic_id = %id.topic_id, error = %why, "cannot lead");
                 }
-                self.pause(id, seen, None, why);
+                // Where the topic lets others lead, members of the in-sync set that die later make the difference.
+                let topic = view.topic(id.topic_id);
+                let tries_on = topic.is_some_and(|topic| topic.properties.unclean_leader_election);
+                self.pause(id, seen, tries_on.then_some(RETRY_MAX), why);
                 true
             }
         }

@@ -20,15 +20,18 @@ pub(super) const RESIGNING_MAX: Duration = Duration::from_secs(1);
 /// How often it is proposed: a change of the in-sync set may come first.
 const ATTEMPTS: u32 = 3;
 
-/// Tells everybody by the record that `successor` is to lead, until `until` at most. The leadership is over.
-pub(super) async fn hand_over(partition: &LedPartition, successor: NodeId, until: Instant) {
+/// Tells everybody by the record that `successor` is to lead, until `until` at most; answers whether it did. The leadership
+/// is over.
+pub(super) async fn hand_over(partition: &LedPartition, successor: NodeId, until: Instant) -> bool {
     debug_assert!(partition.replica().is_over(), "nothing is appended any more");
     let (record, store) = (partition.record(), &**partition.coordination());
-    if resign(store, &record, partition.replica().node(), Some(successor), until).await {
+    let given_up = resign(store, &record, partition.replica().node(), Some(successor), until).await;
+    if given_up {
         tracing::info!(partition = %partition.id_name(), successor = successor.get(), "gave the leadership up");
     } else {
         tracing::warn!(partition = %partition.id_name(), "could not give the leadership up; it will be taken over");
     }
+    given_up
 }
 
 /// Records that `leader` leads no more; without a `successor`, anybody in sync may. Answers whether that is known to be

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_coordination::{
-    Candidate, CasOutcome, CoordinationError, Ineligible, first_leadership, renewed_leadership, take_over,
+    Candidate, CasOutcome, CoordinationError, Ineligible, UncleanOrder, first_leadership, renewed_leadership,
+    take_over, unclean_leadership,
 };
 use highwater_log::{LockGuard, OnDamage, OsStorage};
 use highwater_protocol::leader::LeaderConfig;
@@ -17,8 +18,7 @@ use highwater_replica::{Leading, OpenReplica};
 use highwater_serving::handover::{Asked, Borrowed, ask_for};
 use highwater_serving::volume::on_disk;
 use highwater_types::{
-    ErrorCode, PartitionEpoch, PartitionRecord, ReplicationError, TopicIdPartition, TopicPartition,
-    TopicRecord,
+    ErrorCode, PartitionRecord, ReplicationError, TopicIdPartition, TopicPartition, TopicRecord,
 };
 use tokio::time::{Instant, timeout_at};
 
@@ -44,8 +44,8 @@ pub(super) enum Stood {
     Leads(Arc<LedPartition>),
     /// Another record stands, or the topic is gone, or the program stops: nothing to do until a newer record is seen.
     Lost,
-    /// This node was elected by the record of this epoch, and its disk kept it from leading: the leader epoch is used up.
-    Elected(PartitionEpoch, ReplicationError),
+    /// This node was elected by this record, and its disk kept it from leading: the leader epoch is used up.
+    Elected(Box<PartitionRecord>, ReplicationError),
     /// Not now; the reason is what requests get until the next attempt.
     Failed(ReplicationError),
     /// Not with this record and this log.
@@ -58,10 +58,18 @@ pub(super) async fn stand(
     shared: Arc<Shared>,
     topic: Arc<TopicRecord>,
     record: Arc<PartitionRecord>,
+    order: UncleanOrder,
 ) -> Stood {
-    let stood = try_to_lead(&shared, Arc::clone(&topic), &record).await;
+    let stood = try_to_lead(&shared, Arc::clone(&topic), &record, order).await;
     let (why, successor) = match &stood {
-        Stood::Leads(_) | Stood::Lost | Stood::Elected(..) => return stood,
+        Stood::Leads(_) | Stood::Lost => return stood,
+        Stood::Elected(won, _) => {
+            if let Some(successor) = shared.successor(won) {
+                let until = Instant::now() + RESIGNING_MAX;
+                resign(&*shared.context.coordination, won, shared.node, Some(successor), until).await;
+            }
+            return stood;
+        }
         // It may pass: nothing is given up without somebody who takes it.
         Stood::Failed(why) => match shared.successor(&record) {
             Some(successor) => (why, Some(successor)),
@@ -82,7 +90,12 @@ pub(super) async fn stand(
     Stood::Lost
 }
 
-async fn try_to_lead(shared: &Arc<Shared>, topic: Arc<TopicRecord>, record: &PartitionRecord) -> Stood {
+async fn try_to_lead(
+    shared: &Arc<Shared>,
+    topic: Arc<TopicRecord>,
+    record: &PartitionRecord,
+    order: UncleanOrder,
+) -> Stood {
     // The semaphores are never closed; without a permit more would be opened, or borrowed, at once.
     let _turn = if is_followed_here(shared, record) { shared.borrowing.acquire().await.ok() } else { None };
     let until = Instant::now() + LOCK_PATIENCE;
@@ -105,14 +118,7 @@ async fn try_to_lead(shared: &Arc<Shared>, topic: Arc<TopicRecord>, record: &Par
         highest_epoch: replica.report().highest_leader_epoch,
         log_end: replica.log_end(),
     };
-    let proposal = if record.is_new() {
-        first_leadership(record, &candidate)
-    } else if record.leader == Some(shared.node) {
-        renewed_leadership(record, &candidate)
-    } else {
-        take_over(record, &candidate)
-    };
-    let proposal = match proposal {
+    let proposal = match propose(record, &candidate, order) {
         Ok(proposal) => proposal,
         Err(why) => {
             give_back(replica).await;
@@ -129,11 +135,33 @@ async fn try_to_lead(shared: &Arc<Shared>, topic: Arc<TopicRecord>, record: &Par
     }
 }
 
+/// The record in which `candidate` leads; without loss, if it can be.
+fn propose(
+    record: &PartitionRecord,
+    candidate: &Candidate,
+    order: UncleanOrder,
+) -> Result<PartitionRecord, Ineligible> {
+    let proposal = if record.is_new() {
+        first_leadership(record, candidate)
+    } else if record.leader == Some(candidate.node) {
+        renewed_leadership(record, candidate)
+    } else {
+        take_over(record, candidate)
+    };
+    match proposal {
+        Err(Ineligible::NotElectable { .. }) if order != UncleanOrder::None => {
+            unclean_leadership(record, candidate, order)
+        }
+        proposal => proposal,
+    }
+}
+
 /// What a person can do about it.
 const fn advice(why: &Ineligible) -> &'static str {
     match why {
         Ineligible::NotElectable { .. } => {
-            "; it may lack acknowledged records. Start the nodes of the in-sync set on their own disks"
+            "; it may lack acknowledged records. Start the nodes of the in-sync set on their own disks. If those are lost for \
+             good, `highwater elect --unclean` lets it lead, and what it lacks is lost"
         }
         Ineligible::NotTheImporter { .. } => "; start that node",
         Ineligible::ImportIncomplete { .. } => "; delete the topic and adopt its directory again",
@@ -269,8 +297,9 @@ async fn lead(
         isr_retry: ISR_RETRY,
     };
     warn_of_losses(&replica);
+    warn_of_unclean(&record, replica.partition());
     let leading = Leading { config, node: shared.node, record: record.clone() };
-    let (now, elected) = (shared.context.clocks.monotonic.now(), record.partition_epoch);
+    let now = shared.context.clocks.monotonic.now();
     match on_disk(move || replica.lead(leading, now)).await {
         Ok(replica) => {
             let context = Arc::clone(&shared.context);
@@ -278,7 +307,7 @@ async fn lead(
         }
         Err(error) => {
             let why = format!("begin the leadership: {error}");
-            Stood::Elected(elected, ReplicationError::new(ErrorCode::StorageError, why))
+            Stood::Elected(Box::new(record), ReplicationError::new(ErrorCode::StorageError, why))
         }
     }
 }
@@ -292,6 +321,22 @@ fn warn_of_losses(replica: &OpenReplica<OsStorage>) {
             "leads without these records, which no replica in sync has: reads of them answer DATA_LOSS, all others are served"
         );
     }
+}
+
+/// The loss report of a leadership that begins uncleanly. What is lost is known exactly once those are back who held it.
+fn warn_of_unclean(record: &PartitionRecord, partition: &TopicPartition) {
+    let Some(unclean) = record.unclean.as_ref().filter(|unclean| Some(unclean.epoch) == record.leader_epoch)
+    else {
+        return;
+    };
+    let passed_over: Vec<_> = unclean.passed_over.iter().map(|member| member.node.to_string()).collect();
+    tracing::warn!(
+        %partition,
+        epoch = unclean.epoch.get(),
+        from = unclean.log_end.get(),
+        passed_over = passed_over.join(", "),
+        "leads by an unclean election: what those who were passed over held from this offset on is lost"
+    );
 }
 
 async fn give_back(replica: OpenReplica<OsStorage>) {

@@ -124,7 +124,7 @@ impl Bench {
     }
 
     async fn stand(&self) -> Stood {
-        stand(Arc::clone(&self.shared), Arc::clone(&self.topic), self.record()).await
+        stand(Arc::clone(&self.shared), Arc::clone(&self.topic), self.record(), UncleanOrder::None).await
     }
 
     fn is_locked(&self) -> bool {
@@ -163,7 +163,7 @@ async fn who_loses_the_leadership_gives_the_log_back() {
     };
     bench.store.store.swap_partition(others, seen.partition_epoch).await.unwrap();
     bench.store.between.lose_before.store(1, Ordering::Release);
-    let stood = stand(Arc::clone(&bench.shared), Arc::clone(&bench.topic), seen).await;
+    let stood = stand(Arc::clone(&bench.shared), Arc::clone(&bench.topic), seen, UncleanOrder::None).await;
     assert!(matches!(stood, Stood::Lost), "{stood:?}");
     assert!(!bench.is_locked(), "the node's other program can follow now");
 }
@@ -191,7 +191,7 @@ async fn a_topic_that_is_gone_is_not_led() {
     let bench = bench().await;
     let seen = bench.record();
     bench.store.delete_topic(bench.topic.id).await.unwrap();
-    let stood = stand(Arc::clone(&bench.shared), Arc::clone(&bench.topic), seen).await;
+    let stood = stand(Arc::clone(&bench.shared), Arc::clone(&bench.topic), seen, UncleanOrder::None).await;
     assert!(matches!(stood, Stood::Lost), "{stood:?}");
     assert!(!bench.is_locked());
 }
