@@ -43,7 +43,7 @@ struct Elected {
     lost: Option<Lost>,
 }
 
-/// What an unclean election lost: a lower bound is nothing; exact once those who were passed over are back.
+/// What an unclean election lost, as far as is known now: those who were passed over tell it exactly once they are back.
 #[derive(Debug, Serialize)]
 struct Lost {
     /// What others held from this offset on is lost.

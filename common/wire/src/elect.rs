@@ -1,9 +1,8 @@
 //! Elections that a person orders.
 
 use highwater_proto::v1;
-use highwater_types::{NodeId, PartitionIndex};
-
 use highwater_protocol::fetch::TopicRef;
+use highwater_types::{NodeId, PartitionIndex};
 
 use crate::field::{
     DecodeError, Decoded, decode_partition_index, decode_topic_ref, encode_topic_ref, enumeration, node,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use highwater_coordination::{ClusterView, UncleanOrder, preferred_leader};
 use highwater_serving::registry::name_of;
-use highwater_types::{ErrorCode, NodeId, PartitionRecord, ReplicationError, TopicIdPartition};
+use highwater_types::{ErrorCode, NodeId, PartitionRecord, ReplicationError, TopicIdPartition, TopicRecord};
 use highwater_wire::elect::Election;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -37,18 +37,18 @@ impl ReplicaManager {
     pub(super) fn on_order(&mut self, order: Order, view: &ClusterView) {
         let Order { partition: id, election, answer } = order;
         let refused = match election {
-            Election::Preferred => match self.slots.get(&id) {
-                Some(Slot::Leading(partition)) => {
+            Election::Preferred => {
+                if let Some(Slot::Leading(partition)) = self.slots.get(&id) {
                     let partition = Arc::clone(partition);
-                    return self.prefer(id, partition, answer);
+                    self.prefer(id, partition, answer);
+                    return;
                 }
-                _ => ReplicationError::new(ErrorCode::NotLeaderOrFollower, "this node does not lead"),
-            },
+                ReplicationError::new(ErrorCode::NotLeaderOrFollower, "this node does not lead")
+            }
             Election::Unclean => match self.may_stand_uncleanly(id, view) {
-                Ok(record) => {
-                    let topic = view.topic(id.topic_id).cloned();
-                    let Some(topic) = topic else { return };
-                    return self.stand(&topic, &record, UncleanOrder::Person, Some(answer));
+                Ok((topic, record)) => {
+                    self.stand(&topic, &record, UncleanOrder::Person, Some(answer));
+                    return;
                 }
                 Err(why) => why,
             },
@@ -100,30 +100,33 @@ impl ReplicaManager {
         &self,
         id: TopicIdPartition,
         view: &ClusterView,
-    ) -> Result<Arc<PartitionRecord>, ReplicationError> {
+    ) -> Result<(Arc<TopicRecord>, Arc<PartitionRecord>), ReplicationError> {
         let refused = |code, why: String| Err(ReplicationError::new(code, why));
         let node = self.shared.node;
-        let Some(record) = view.partition(id).filter(|record| record.has_replica(node)) else {
+        let record = view.partition(id).filter(|record| record.has_replica(node));
+        let Some((topic, record)) = view.topic(id.topic_id).zip(record) else {
             return refused(ErrorCode::InvalidRequest, format!("node {node} is no replica of the partition"));
         };
         match self.slots.get(&id) {
             Some(Slot::Leading(_)) => {
-                refused(ErrorCode::InvalidRequest, format!("node {node} leads already"))
+                return refused(ErrorCode::InvalidRequest, format!("node {node} leads already"));
             }
             Some(Slot::Standing | Slot::Closing) => {
                 let why = format!("node {node} is about to stand for {}, or closes it", name_of(view, id));
-                refused(ErrorCode::ReplicaNotAvailable, why)
+                return refused(ErrorCode::ReplicaNotAvailable, why);
             }
-            Some(Slot::WaitsItsTurn { .. } | Slot::Paused { .. }) | None => {
-                let peers = self.shared.peers.borrow();
-                match record.leader {
-                    Some(leader) if leader != node && !peers.is_down(leader) => refused(
-                        ErrorCode::InvalidRequest,
-                        format!("node {leader} leads, and its leader-svc lives"),
-                    ),
-                    _ => Ok(Arc::clone(record)),
-                }
+            Some(Slot::WaitsItsTurn { .. } | Slot::Paused { .. }) | None => {}
+        }
+        if self.shared.leaving.is_cancelled() {
+            return refused(ErrorCode::ShuttingDown, "this program is stopping".to_owned());
+        }
+        let peers = self.shared.peers.borrow();
+        match record.leader.filter(|leader| *leader != node && !peers.is_down(*leader)) {
+            Some(leader) => {
+                let why = format!("node {leader} leads, and its leader-svc lives");
+                refused(ErrorCode::InvalidRequest, why)
             }
+            None => Ok((Arc::clone(topic), Arc::clone(record))),
         }
     }
 }
