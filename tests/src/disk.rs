@@ -52,6 +52,17 @@ impl SmallDisk {
         Self { mount: Mount::new(["-t", "tmpfs", "-o", &size, "highwater-test"], at) }
     }
 
+    /// Takes the room that is left but for about `rest` bytes.
+    ///
+    /// # Panics
+    /// When anything but the lack of room stops it, or less was left.
+    pub fn fill_but(&self, rest: u64) {
+        self.fill();
+        let filler = File::options().write(true).open(self.filler()).expect("it was filled");
+        let taken = filler.metadata().expect("it is there").len();
+        filler.set_len(taken.checked_sub(rest).expect("there was room")).expect("it can be cut");
+    }
+
     /// Takes all the room that is left.
     ///
     /// # Panics

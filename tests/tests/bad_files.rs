@@ -5,7 +5,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use highwater_log::OsStorage;
@@ -239,7 +239,7 @@ async fn a_second_process_of_a_program_on_one_directory_ends_and_takes_nothing_f
 const SMALL_SEGMENTS: [(&str, &str); 1] = [("segment.bytes", "4096")];
 
 /// The base of a segment in the middle of node `node`'s copy of `topic`, and where the next one begins.
-fn a_middle_segment(cluster: &Cluster, node: i32, topic: &str) -> (std::path::PathBuf, i64, i64) {
+fn a_middle_segment(cluster: &Cluster, node: i32, topic: &str) -> (PathBuf, i64, i64) {
     let segments = log_files::segments(&cluster.data_dir(node).join(format!("{topic}-0")));
     assert!(segments.len() > 8, "{segments:?}");
     let at = segments.len() / 2;
@@ -321,22 +321,33 @@ async fn a_lone_leader_without_a_middle_segment_answers_data_loss_there_and_serv
     }
 }
 
+/// A leader with `BATCHES` records in topic `t`, and its follower, stopped, that had all of them; the segment that it lacks now, and
+/// that segment's offsets.
+async fn follower_without_a_middle_segment(
+    cleanly: bool,
+    extensions: &[&str],
+) -> (Cluster, PathBuf, i64, i64) {
+    let mut cluster = Plan::new().program(1, LEADER.1).program(2, AGENT.1).start().await;
+    let leader = Calls::of(cluster.leader(1));
+    leader.until_nodes(2).await;
+    leader.create_topic("t", 1, &[1, 2], &SMALL_SEGMENTS).await;
+    leader.until_in_sync("t", 1).await;
+    for _ in 0..BATCHES {
+        leader.append("t", 0, batch(1, 1000)).await;
+    }
+    Calls::of(cluster.agent(2)).until_followed_to("t", 1, BATCHES).await;
+    until_checkpointed(&cluster, 2, "t").await;
+    stop(&mut cluster, AGENT, cleanly).await;
+    let (segment, from, to) = a_middle_segment(&cluster, 2, "t");
+    remove_segment(&segment, extensions);
+    (cluster, segment, from, to)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_follower_without_a_middle_segment_gets_it_from_its_leader_again() {
     for (cleanly, extensions) in [(true, &["log", "index", "timeindex"][..]), (false, &["log"][..])] {
-        let mut cluster = Plan::new().program(1, LEADER.1).program(2, AGENT.1).start().await;
+        let (mut cluster, _, from, to) = follower_without_a_middle_segment(cleanly, extensions).await;
         let leader = Calls::of(cluster.leader(1));
-        leader.until_nodes(2).await;
-        leader.create_topic("t", 1, &[1, 2], &SMALL_SEGMENTS).await;
-        leader.until_in_sync("t", 1).await;
-        for _ in 0..BATCHES {
-            leader.append("t", 0, batch(1, 1000)).await;
-        }
-        Calls::of(cluster.agent(2)).until_followed_to("t", 1, BATCHES).await;
-        until_checkpointed(&cluster, 2, "t").await;
-        stop(&mut cluster, AGENT, cleanly).await;
-        let (segment, from, to) = a_middle_segment(&cluster, 2, "t");
-        remove_segment(&segment, extensions);
         cluster.start_and_wait(AGENT).await;
         Calls::of(cluster.agent(2)).until_followed_to("t", 1, BATCHES).await;
         let said = wait::until("the repair", wait::SOON, async || {
@@ -363,19 +374,9 @@ async fn a_follower_without_a_middle_segment_gets_it_from_its_leader_again() {
 /// The leader lost the same records, so the repair cannot succeed, and the damage is the cause for as long as anybody looks.
 #[tokio::test(flavor = "multi_thread")]
 async fn damage_on_a_follower_is_the_cause_of_its_lag_for_leader_and_follower() {
-    let mut cluster = Plan::new().program(1, LEADER.1).program(2, AGENT.1).start().await;
+    let (mut cluster, segment, from, to) =
+        follower_without_a_middle_segment(true, &["log", "index", "timeindex"]).await;
     let leader = Calls::of(cluster.leader(1));
-    leader.until_nodes(2).await;
-    leader.create_topic("t", 1, &[1, 2], &SMALL_SEGMENTS).await;
-    leader.until_in_sync("t", 1).await;
-    for _ in 0..BATCHES {
-        leader.append("t", 0, batch(1, 1000)).await;
-    }
-    Calls::of(cluster.agent(2)).until_followed_to("t", 1, BATCHES).await;
-    until_checkpointed(&cluster, 2, "t").await;
-    stop(&mut cluster, AGENT, true).await;
-    let (segment, from, to) = a_middle_segment(&cluster, 2, "t");
-    remove_segment(&segment, &["log", "index", "timeindex"]);
     let leaders = cluster.data_dir(1).join("t-0").join(segment.file_name().expect("a file"));
     fs::write(
         &leaders,

@@ -49,25 +49,64 @@ fn a_seed_gives_the_same_run_twice_byte_for_byte() {
 const CAUGHT_WITHIN: &[(&[PlantedFault], u64)] = &[
     (&[PlantedFault::AcknowledgeUnflushed], 50),
     (&[PlantedFault::AdvanceBelowMinIsr], 50),
+    (&[PlantedFault::CheckpointNotLowered], 300),
     (&[PlantedFault::CountOlderEpoch], 50),
+    (&[PlantedFault::DirectoryNotSynced], 100),
     (&[PlantedFault::DivergingFetchCounts], 50),
+    (&[PlantedFault::DuplicateAnsweredEarly], 100),
+    (&[PlantedFault::ElectAnyIncarnation], 100),
+    (&[PlantedFault::ElectBeforeLock], 50),
     (&[PlantedFault::ElectFromOutsideIsr], 50),
+    (&[PlantedFault::ElectIntoUnion], 50),
     (&[PlantedFault::EpochReused], 50),
     (&[PlantedFault::ExpandWithoutEpochStart], 300),
     (&[PlantedFault::ExpansionCountedLate], 50),
     (&[PlantedFault::FetchOffsetAcknowledges], 50),
+    (&[PlantedFault::HighWatermarkAboveFlushed, PlantedFault::HighWatermarkBelievedAfterReboot], 300),
     (&[PlantedFault::HighWatermarkFalls], 50),
+    (&[PlantedFault::JoiningNotCounted], 50),
     (&[PlantedFault::LeaderCountsUnflushed], 50),
     (&[PlantedFault::NoEpochAtLeaderStart], 100),
+    (&[PlantedFault::NoGraceAtLeaderStart], 50),
     (&[PlantedFault::OldIncarnationCounts], 300),
-    (&[PlantedFault::RestoredDiskStands], 100),
-    (&[PlantedFault::ShrinkCountedEarly], 50),
+    (&[PlantedFault::OneRoundTruncation], 300),
+    (&[PlantedFault::ParkedFetchCounts], 50),
+    (&[PlantedFault::ProducersForgottenAtStart], 50),
+    (&[PlantedFault::RebootKeepsIncarnation], 300),
+    (&[PlantedFault::RemovedBeforeAdded], 300),
+    (&[PlantedFault::RestoredDiskStands], 300),
+    (&[PlantedFault::ShrinkCountedEarly], 100),
     (&[PlantedFault::TruncateToHighWatermarkAtStart], 100),
-    (&[PlantedFault::UndefinedCuts, PlantedFault::NoEpochAtLeaderStart], 100),
+    (&[PlantedFault::TruncationKeepsProducers], 300),
+    (&[PlantedFault::UndefinedCuts, PlantedFault::NoEpochAtLeaderStart], 300),
     (&[PlantedFault::UnknownDecidedByRead], 300),
-    (&[PlantedFault::WorkBelowHighestEpoch], 100),
-    (&[PlantedFault::WriteWithoutLock], 300),
+    (&[PlantedFault::UnknownProducerAnySequence], 50),
+    (&[PlantedFault::WorkBelowHighestEpoch], 50),
+    (&[PlantedFault::WriteWithoutLock], 100),
 ];
+
+/// Rules whose breach the simulation does not see within 300 seeds yet. The last five leave a moment open in which a cut goes
+/// wrong, between the arrival of an acknowledgement and its answer, and few runs come there. Tests beside the code hold them.
+const NOT_SEEN_YET: &[PlantedFault] = &[
+    PlantedFault::DamageKeepsIncarnation,
+    PlantedFault::FailedFlushRetried,
+    PlantedFault::FallingEpochAccepted,
+    PlantedFault::IncarnationReadBeforeLock,
+    PlantedFault::RemovalNotSynced,
+    PlantedFault::CutBelowHighWatermark,
+    PlantedFault::CutKeepsIncarnation,
+    PlantedFault::LateDivergingAnswerApplied,
+    PlantedFault::StaleAnswerApplied,
+    PlantedFault::UnfencedTruncation,
+];
+
+#[test]
+fn no_planted_fault_is_forgotten() {
+    let seen: Vec<_> = CAUGHT_WITHIN.iter().flat_map(|(faults, _)| faults.iter()).collect();
+    let is_listed = |fault: &PlantedFault| seen.contains(&fault) != NOT_SEEN_YET.contains(fault);
+    let forgotten: Vec<_> = PlantedFault::ALL.iter().filter(|fault| !is_listed(fault)).collect();
+    assert!(forgotten.is_empty(), "neither caught nor said not to be, or both: {forgotten:?}");
+}
 
 #[test]
 fn each_planted_fault_is_caught() {

@@ -143,14 +143,17 @@ async fn idle_polls_are_counted_and_have_no_spans_and_metrics_tell_how_replicati
             |about: &Attributes| about.get(attribute::FETCH_OUTCOME).is_some_and(|outcome| outcome == "idle");
         values.iter().filter(|(_, about)| is_idle(about)).map(|(value, _)| *value).sum::<f64>()
     };
-    let (agent_before, fetches_before) = (idle("follower-agent"), fetch_spans(&collector));
+    let spans = || ["follower-agent", "leader-svc"].map(|service| fetch_spans(&collector, service));
+    let (agent_before, spans_before) = (idle("follower-agent"), spans());
     wait::until("idle polls", wait::SOON, async || {
         (idle("follower-agent") > agent_before + 6.0).then_some(())
     })
     .await;
     assert!(idle("leader-svc") > 0.0);
     let idle_polls = 6;
-    assert!(fetch_spans(&collector) < fetches_before + idle_polls, "no span per idle poll");
+    for (after, before) in spans().into_iter().zip(spans_before) {
+        assert!(after < before + idle_polls, "no span per idle poll: {before} before, {after} after");
+    }
 
     let value = |service: &str, name: &str| collector.metric(service, name).first().map(|(value, _)| *value);
     assert_eq!(value("leader-svc", metric::UNDER_REPLICATED), Some(0.0));
@@ -202,8 +205,8 @@ async fn a_dead_follower_is_told_of(collector: &FakeCollector, pair: &mut Traced
     assert_ne!(cause, "none");
 }
 
-fn fetch_spans(collector: &FakeCollector) -> usize {
-    collector.spans_of("follower-agent", &format!("{METHOD}/Fetch")).len()
+fn fetch_spans(collector: &FakeCollector, service: &str) -> usize {
+    collector.spans_of(service, &format!("{METHOD}/Fetch")).len()
 }
 
 #[tokio::test(flavor = "multi_thread")]

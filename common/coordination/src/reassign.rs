@@ -9,6 +9,7 @@
 //! What must hold: the replicas in use are never fewer than before until every added one is in sync; an added one does not
 //! raise what `acks=all` needs; the leader is never one that leaves in the same record.
 
+use highwater_types::planted::{PlantedFault, is_planted};
 use highwater_types::{NodeId, PartitionRecord};
 
 /// Why a reassignment is refused.
@@ -104,7 +105,7 @@ pub fn next_step(
     let Some(leader) = record.leader.filter(|_| is_under_way && staying >= needed) else {
         return ReassignmentStep::Wait;
     };
-    if !record.adding.iter().all(in_sync) {
+    if !record.adding.iter().all(in_sync) && !is_planted(PlantedFault::RemovedBeforeAdded) {
         return ReassignmentStep::Wait;
     }
     if record.removing.contains(&leader) {

@@ -22,7 +22,7 @@ pub enum Renewal {
     NoDirectory,
     /// The checkpoint has no valid slot.
     NoCheckpoint,
-    /// `page-cache`, another boot, and no flushed clean mark: the page cache is gone.
+    /// `page-cache`, and another boot without a flushed clean mark, or a flush that failed: the page cache is gone.
     PageCacheLost,
     /// Acknowledged records are damaged or gone.
     Damage,

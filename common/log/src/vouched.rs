@@ -16,8 +16,8 @@ use crate::checkpoint::CheckpointState;
 pub struct Vouched {
     /// The first offset that is kept.
     pub log_start: Offset,
-    /// Below it was flushed, or committed, or acknowledged and about to be flushed, or is known to be lost: whatever is bad or
-    /// missing there is damage. At or above it, it is the end of the log.
+    /// Below it was flushed, or committed, or is known to be lost: whatever is bad or missing there is damage. At or above it,
+    /// it is the end of the log.
     pub protected: Offset,
 }
 
@@ -37,8 +37,7 @@ impl Vouched {
     #[must_use]
     pub fn by(state: &CheckpointState) -> Self {
         let lost = state.lost_ranges.iter().map(|range| range.end).max().unwrap_or_default();
-        let protected =
-            state.recovery_point.max(state.high_watermark.offset).max(state.flush_target).max(lost);
+        let protected = state.recovery_point.max(state.high_watermark.offset).max(lost);
         Self { log_start: state.log_start, protected }
     }
 

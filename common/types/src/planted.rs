@@ -70,6 +70,8 @@ pub enum PlantedFault {
     ElectAnyIncarnation,
     /// A leader that restarts goes on in its old epoch (design.md 6.2).
     EpochReused,
+    /// Replicas that a reassignment removes leave before those that it adds are in sync (design.md 6.12).
+    RemovedBeforeAdded,
     /// A new leader keeps the dead one in the in-sync set, and waits for nobody whom it has not heard of.
     ElectIntoUnion,
 
@@ -84,6 +86,12 @@ pub enum PlantedFault {
     FailedFlushRetried,
     /// The checkpoint holds a high watermark above the flushed end (design.md 2).
     HighWatermarkAboveFlushed,
+    /// After another boot the high watermark is believed above what was flushed for certain (design.md 2).
+    HighWatermarkBelievedAfterReboot,
+    /// A truncation does not wait until the removal of segments is on the disk (design.md 2).
+    RemovalNotSynced,
+    /// Recovery takes a batch whose epoch lies below that of the batch before it: a removed segment came back (design.md 2).
+    FallingEpochAccepted,
     /// `page-cache` after another boot keeps its incarnation (design.md 6.3).
     RebootKeepsIncarnation,
     /// Damage below the high watermark keeps the incarnation (design.md 6.3).
@@ -140,12 +148,16 @@ impl PlantedFault {
         Self::ElectFromOutsideIsr,
         Self::ElectAnyIncarnation,
         Self::EpochReused,
+        Self::RemovedBeforeAdded,
         Self::ElectIntoUnion,
         Self::NoEpochAtLeaderStart,
         Self::DirectoryNotSynced,
         Self::CheckpointNotLowered,
         Self::FailedFlushRetried,
         Self::HighWatermarkAboveFlushed,
+        Self::HighWatermarkBelievedAfterReboot,
+        Self::RemovalNotSynced,
+        Self::FallingEpochAccepted,
         Self::RebootKeepsIncarnation,
         Self::DamageKeepsIncarnation,
         Self::ProducersForgottenAtStart,

@@ -253,7 +253,9 @@ impl ReplicaManager {
             Some(Slot::WaitsItsTurn { since }) => *since,
             _ => Instant::now(),
         };
-        if since + delay <= Instant::now() {
+        // No record mends a disk: else two full ones would pass a leadership to and fro.
+        let turn = self.disk_failures.stands_from(id).map_or(since + delay, |from| from.max(since + delay));
+        if turn <= Instant::now() {
             let may_lack_records = self.unclean_delay(topic, record).is_some();
             let order = if may_lack_records {
                 UncleanOrder::Topic { member_lives: false }
@@ -264,7 +266,7 @@ impl ReplicaManager {
             return None;
         }
         self.slots.insert(id, Slot::WaitsItsTurn { since });
-        Some(since + delay)
+        Some(turn)
     }
 
     /// How long this node waits for others before it stands; `None`: it does not.

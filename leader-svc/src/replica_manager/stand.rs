@@ -45,7 +45,7 @@ pub(super) enum Stood {
     /// Another record stands, or the topic is gone, or the program stops: nothing to do until a newer record is seen.
     Lost,
     /// This node was elected by this record, and its disk kept it from leading: the leader epoch is used up.
-    Elected(Box<PartitionRecord>, ReplicationError),
+    Elected(Arc<PartitionRecord>, ReplicationError),
     /// Not now; the reason is what requests get until the next attempt.
     Failed(ReplicationError),
     /// Not with this record and this log.
@@ -61,33 +61,29 @@ pub(super) async fn stand(
     order: UncleanOrder,
 ) -> Stood {
     let stood = try_to_lead(&shared, Arc::clone(&topic), &record, order).await;
-    let (why, successor) = match &stood {
+    let (known, why) = match &stood {
         Stood::Leads(_) | Stood::Lost => return stood,
-        Stood::Elected(won, _) => {
-            if let Some(successor) = shared.successor(won) {
-                let until = Instant::now() + RESIGNING_MAX;
-                resign(&*shared.context.coordination, won, shared.node, Some(successor), until).await;
-            }
-            return stood;
-        }
-        // It may pass: nothing is given up without somebody who takes it.
-        Stood::Failed(why) => match shared.successor(&record) {
-            Some(successor) => (why, Some(successor)),
-            None => return stood,
-        },
-        Stood::Ineligible(why) => (why, shared.successor(&record)),
+        Stood::Elected(won, why) => (won, why),
+        Stood::Failed(why) | Stood::Ineligible(why) => (&record, why),
     };
-    let others = record.isr.iter().any(|member| member.node != shared.node);
-    if record.leader != Some(shared.node) || !others {
+    let successor = shared.successor(known);
+    // What may pass is not given up without somebody who takes it.
+    let may_pass = !matches!(stood, Stood::Ineligible(_));
+    let others = known.isr.iter().any(|member| member.node != shared.node);
+    if known.leader != Some(shared.node) || !others || (may_pass && successor.is_none()) {
         return stood;
     }
     let until = Instant::now() + RESIGNING_MAX;
-    if !resign(&*shared.context.coordination, &record, shared.node, successor, until).await {
-        return Stood::Failed(why.clone());
+    let resigned = resign(&*shared.context.coordination, known, shared.node, successor, until).await;
+    if resigned {
+        let partition = format!("{}-{}", topic.name, record.partition);
+        tracing::warn!(partition, reason = %why, "gave the leadership up instead of taking it");
     }
-    let partition = format!("{}-{}", topic.name, record.partition);
-    tracing::warn!(partition, reason = %why, "gave the leadership up instead of taking it");
-    Stood::Lost
+    // Given up or not: the disk is as it was.
+    if matches!(stood, Stood::Elected(..)) {
+        return stood;
+    }
+    if resigned { Stood::Lost } else { Stood::Failed(why.clone()) }
 }
 
 async fn try_to_lead(
@@ -307,7 +303,7 @@ async fn lead(
         }
         Err(error) => {
             let why = format!("begin the leadership: {error}");
-            Stood::Elected(Box::new(record), ReplicationError::new(ErrorCode::StorageError, why))
+            Stood::Elected(Arc::new(record), ReplicationError::new(ErrorCode::StorageError, why))
         }
     }
 }

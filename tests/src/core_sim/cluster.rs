@@ -23,7 +23,7 @@ use super::trace::Trace;
 use crate::invariants;
 
 /// Tries to find somebody who has something to do, per step.
-const TRIES: usize = 4;
+const TRIES: usize = 8;
 
 /// The cluster.
 #[derive(Debug)]
@@ -113,7 +113,9 @@ impl Cluster {
             self.fault();
         } else {
             for _ in 0..TRIES {
-                if self.something()? {
+                let relay = self.scenario.relay;
+                let done = if relay { self.relay_step()? } else { self.something()? };
+                if done {
                     break;
                 }
             }
@@ -124,7 +126,7 @@ impl Cluster {
     }
 
     /// Lets one part do one thing; answers whether it had something to do.
-    fn something(&mut self) -> Result<bool, String> {
+    pub(super) fn something(&mut self) -> Result<bool, String> {
         let weights = self.scenario.weights;
         let mut drawn = self.up_to(weights.iter().sum::<u64>() - 1);
         let mut part = 0;
@@ -185,7 +187,7 @@ impl Cluster {
         LeaderConfig {
             durability: plan.durability,
             min_insync_replicas: plan.min_isr,
-            replica_lag_time_max: Duration::from_millis(self.scenario.pace * 50),
+            replica_lag_time_max: Duration::from_millis(self.scenario.pace * self.scenario.patience),
             high_watermark_propagation: Duration::from_millis(10),
             isr_retry: Duration::from_millis(100),
         }
@@ -250,6 +252,7 @@ impl Cluster {
             self.nodes[node].program_mut(which).running = Running::Up;
             self.nodes[node].starts += 1;
         }
+        self.nodes[node].identity_torn |= !taken && self.nodes[node].disk.is_stopped();
         let step = self.step;
         self.trace.note(|| format!("{step} n{node} {which:?} starts: {taken}"));
         true

@@ -1,13 +1,14 @@
 //! What goes wrong. Only what design.md allows for: whoever loses what it acknowledged loses its incarnation too, and the last
 //! electable replica of a partition is spared most of the time, because without it a partition only waits for a person.
 
-use highwater_log::StorageOperation;
+use highwater_log::checkpoint::{CheckpointFile, LoadedCheckpoint};
 use highwater_log::storage::sim::SimDisk;
+use highwater_log::{Storage, StorageOperation};
 use highwater_types::Durability;
 use nix::libc;
 
 use super::cluster::Cluster;
-use super::node::{Led, Running, Which, empty_disk, node_id};
+use super::node::{Led, Running, Which, data_dir, empty_disk, node_id};
 use super::scenario::FaultKind;
 
 impl Cluster {
@@ -58,6 +59,7 @@ impl Cluster {
                 self.nodes[node].disk.set_space_left(Some(left));
                 self.count_fault("disk full");
             }
+            FaultKind::LostSegment => self.lose_segment(node),
         }
     }
 
@@ -143,9 +145,39 @@ impl Cluster {
         self.count_fault("flush failed");
     }
 
+    /// The newest segment of a log is gone, after the log was closed in order: all of it is vouched for, so the loss shows. Only
+    /// of a log that is committed as a whole: then replication fills the lost tail before the replica is in sync again.
+    fn lose_segment(&mut self, node: usize) {
+        let partition = self.pick(self.scenario.partitions.len());
+        if !self.others_can_do(node, |_| true) {
+            return;
+        }
+        self.leave(node, partition);
+        self.stop_leading(node, partition);
+        let dir = data_dir().join(format!("topic{partition}-0"));
+        let storage = self.nodes[node].disk.process();
+        let loaded = CheckpointFile::read(&storage, &dir).ok().and_then(LoadedCheckpoint::into_state);
+        let is_open = !matches!(self.nodes[node].led[partition], Led::Not);
+        let committed = self.histories[partition].committed_end;
+        if is_open || loaded.is_none_or(|state| !state.clean || state.recovery_point > committed) {
+            return;
+        }
+        let mut files = storage.list_dir(&dir).unwrap_or_default();
+        files.retain(|file| file.utf8_name().is_some_and(|name| name.ends_with(".log")) && file.len > 0);
+        let Some(last) = files.into_iter().map(|file| file.name).max() else { return };
+        if storage.remove_file(&dir.join(last)).and_then(|()| storage.sync_dir(&dir)).is_ok() {
+            self.nodes[node].incarnations[partition] = None;
+            self.count_fault("segment lost");
+        }
+    }
+
     /// Whether each partition that the loss would concern has another electable member; rarely it need not.
     fn can_do_without(&mut self, node: usize, concerns: impl Fn(Durability) -> bool) -> bool {
-        let all = (0..self.scenario.partitions.len()).all(|partition| {
+        self.others_can_do(node, concerns) || self.one_in(100)
+    }
+
+    fn others_can_do(&self, node: usize, concerns: impl Fn(Durability) -> bool) -> bool {
+        (0..self.scenario.partitions.len()).all(|partition| {
             let record = self.store.current(partition);
             !concerns(self.scenario.partitions[partition].durability)
                 || record.isr_member(node_id(node)).is_none()
@@ -153,8 +185,7 @@ impl Cluster {
                     let other = super::node::index_of(m.node);
                     other != node && self.nodes[other].incarnations[partition] == Some(m.incarnation)
                 })
-        });
-        all || self.one_in(100)
+        })
     }
 
     /// A node whose disk stopped in the middle of a change is dead; what comes back is what a crash leaves.

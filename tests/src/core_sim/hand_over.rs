@@ -19,7 +19,13 @@ impl Cluster {
         self.hand_over_to(node, partition, &record, successor);
     }
 
-    fn hand_over_to(&mut self, node: usize, partition: usize, record: &PartitionRecord, successor: NodeId) {
+    pub(super) fn hand_over_to(
+        &mut self,
+        node: usize,
+        partition: usize,
+        record: &PartitionRecord,
+        successor: NodeId,
+    ) {
         let Ok(proposal) = resignation(record, node_id(node), Some(successor)) else { return };
         self.stop_leading(node, partition);
         if matches!(self.nodes[node].led[partition], Led::Not) {

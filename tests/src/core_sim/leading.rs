@@ -56,7 +56,8 @@ impl Cluster {
         if self.up_to(999) < hand_overs {
             return self.hand_over(node, partition);
         }
-        let (now, drawn) = (self.now(), self.up_to(99));
+        let looks = self.scenario.looks;
+        let (now, drawn) = (self.now(), self.up_to(94 + looks));
         let Some(leads) = self.nodes[node].leads_mut(partition) else { return };
         let replica = &leads.replica;
         match drawn {
@@ -66,12 +67,13 @@ impl Cluster {
             80..=89 => drop(replica.write_checkpoint()),
             // A look at the store that shows nothing new decides nothing (design.md 6.4).
             90..=91 => return self.move_on(node, partition),
-            92..=94 => {
+            92..=93 => drop(replica.apply_retention(now.wall)),
+            94 => return self.stop_leading(node, partition),
+            // A look at the store that shows nothing new decides nothing (design.md 6.4).
+            _ => {
                 let record = leads.record.clone();
                 leads.replica.on_record(&record, now.monotonic);
             }
-            95..=98 => drop(replica.apply_retention(now.wall)),
-            _ => return self.stop_leading(node, partition),
         }
         self.execute_effects(node, partition);
     }
@@ -225,7 +227,12 @@ impl Cluster {
                 None
             }
             Ok(plan) => Some(answer(&leads.replica, &plan, &request, from, now)),
-            Err(error) => Some(Err(error)),
+            Err(error) => {
+                if error.code == ErrorCode::StaleIncarnation {
+                    leads.retired.insert(node_id(from));
+                }
+                Some(Err(error))
+            }
         };
         if let Some(answer) = answer {
             let body = Body::Fetched { position, answer };

@@ -16,6 +16,7 @@
 //! | `leading`, `following` | what leader-svc and follower-agent do around a replica |
 //! | `producers`, `consumers` | who writes and reads |
 //! | `standing`, `hand_over` | who takes a leadership and who gives it up; moving replicas |
+//! | `relay` | runs in which a leadership is handed on again and again |
 //! | `faults` | what goes wrong |
 //! | `heal` | the end: nothing goes wrong any more |
 //! | `observe` | what the invariants look at |
@@ -39,6 +40,7 @@ mod node;
 mod node_table;
 mod observe;
 mod producers;
+mod relay;
 mod scenario;
 mod standing;
 mod store;

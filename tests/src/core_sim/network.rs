@@ -13,6 +13,9 @@ use super::node::node_id;
 /// Messages that may be under way at once; more are lost.
 const UNDER_WAY_MAX: usize = 40;
 
+/// Answers that order a cut and come again, in 100, where they come late.
+const COPIED_CUTS: u64 = 60;
+
 /// Something under way. `from` and `to` of agents name an opening of a log, so that answers reach only who asked.
 #[derive(Clone, Debug)]
 pub(super) enum Body {
@@ -84,7 +87,8 @@ impl Cluster {
         }
         let at = self.pick(self.network.messages.len());
         let (loss, repeats, late) = (self.scenario.loss, self.scenario.repeats, self.scenario.late_cuts);
-        let orders_cut = matches!(&self.network.messages[at].body, Body::Fetched { answer: Ok(fetched), .. } if fetched.diverging.is_some());
+        let body = &self.network.messages[at].body;
+        let orders_cut = matches!(body, Body::Fetched { answer: Ok(told), .. } if told.diverging.is_some());
         if orders_cut && self.percent(late) {
             return Ok(true);
         }
@@ -93,6 +97,8 @@ impl Cluster {
             self.count_fault("message lost");
             return Ok(true);
         }
+        // Such an answer often comes twice, because the follower asked twice.
+        let repeats = if orders_cut && late > 0 { repeats.max(COPIED_CUTS) } else { repeats };
         let message = if self.percent(repeats) {
             self.count_fault("message repeated");
             self.network.messages[at].clone()

@@ -1,7 +1,7 @@
 //! A node: one disk, and the two programs that share it. Each program is a process of its own on the simulated disk, with
 //! its own view of the store, and either can die, stop and start alone.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -81,6 +81,8 @@ pub(super) struct Leads {
     /// When the leadership began, in milliseconds of the run.
     pub(super) since: u64,
     pub(super) record: PartitionRecord,
+    /// Nodes that were told that their incarnation was replaced.
+    pub(super) retired: BTreeSet<NodeId>,
     pub(super) parked: Vec<Parked>,
     /// Produced under `acks=all`, not answered yet.
     pub(super) waiting: Vec<Waiting>,
@@ -132,6 +134,9 @@ pub(super) struct Node {
     pub(super) incarnations: Vec<Option<Incarnation>>,
     /// Whether a flush of this disk has failed: what is lost then may be on record as lost.
     pub(super) flush_failed: bool,
+    /// Whether a start died while it wrote the disk's identity. Its 17 bytes are torn here, as no real disk tears them: the disk is
+    /// then a foreign one.
+    pub(super) identity_torn: bool,
 }
 
 pub(super) fn data_dir() -> &'static Path {
@@ -178,6 +183,7 @@ impl Node {
             starts: 0,
             incarnations: vec![None; partitions],
             flush_failed: false,
+            identity_torn: false,
         }
     }
 

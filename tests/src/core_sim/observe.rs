@@ -33,6 +33,8 @@ pub enum Role {
         over: bool,
         /// It began less than `replica.lag.time.max.ms` ago.
         young: bool,
+        /// Members that it has told to renew: of them nothing is known.
+        retired: Vec<NodeId>,
         /// Where its high watermark rose: what caught-up replicas outside the set had acknowledged then.
         joining: Vec<Offset>,
     },
@@ -87,6 +89,8 @@ pub struct ReplicaView<'a> {
 pub struct PartitionView<'a> {
     /// The record as it stands in the store.
     pub record: &'a PartitionRecord,
+    /// The version before it.
+    pub record_before: Option<&'a PartitionRecord>,
     /// How records are acknowledged.
     pub durability: Durability,
     /// `min.insync.replicas`, capped by the number of replicas.
@@ -187,6 +191,9 @@ impl Cluster {
         }
         Ok(PartitionView {
             record: self.store.current(partition),
+            record_before: version
+                .checked_sub(1)
+                .and_then(|before| self.store.records[partition].get(before)),
             durability: plan.durability,
             min_isr: self.store.current(partition).effective_min_isr(plan.min_isr),
             keeps_all: !plan.retention,
@@ -334,6 +341,7 @@ impl Cluster {
         if let Some(before) = before.filter(|before| *before != open.incarnation())
             && is_durable
             && !node.flush_failed
+            && !node.identity_torn
         {
             return Err(format!(
                 "partition {partition}: node {index} was {before} and is {}: under fsync no crash costs a vote (design.md 6.3)",
@@ -374,6 +382,7 @@ fn role_of(leads: &Leads, before: Option<&Said>, now: MonotonicTime, lag_max: Du
     let caught_up = outside.filter(|row| row.lag_time.is_some_and(|lag| lag <= lag_max));
     Role::Leader {
         joining: caught_up.filter_map(|row| row.acknowledged).collect(),
+        retired: leads.retired.iter().copied().collect(),
         isr,
         epoch_start: replica.epoch_start(),
         over: replica.is_over(),

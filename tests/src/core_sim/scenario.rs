@@ -1,5 +1,6 @@
 //! What a seed chooses before the first step: the cluster's size, its topics, and a temper: which faults happen and how
-//! often. Runs of different tempers reach different places; a run with every fault at once reaches few.
+//! often. Runs of different tempers reach different places; a run with every fault at once reaches few. Some runs have a
+//! theme: a temper that leads to one kind of trouble again and again.
 
 use std::collections::BTreeSet;
 
@@ -31,10 +32,12 @@ pub(super) enum FaultKind {
     FailedFlush,
     /// A disk is full for a while.
     FullDisk,
+    /// The last segment of a closed log is gone.
+    LostSegment,
 }
 
 impl FaultKind {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Kill,
         Self::PowerLoss,
         Self::Blackout,
@@ -46,6 +49,7 @@ impl FaultKind {
         Self::OldDisk,
         Self::FailedFlush,
         Self::FullDisk,
+        Self::LostSegment,
     ];
 }
 
@@ -75,10 +79,16 @@ pub(super) struct Scenario {
     pub(super) idempotent: u64,
     /// Leaderships that are given up in order, in 1000 acts of a leader.
     pub(super) hand_overs: u64,
+    /// Whether the leadership is handed on again and again.
+    pub(super) relay: bool,
+    /// `replica.lag.time.max.ms`, in longest times between two steps.
+    pub(super) patience: u64,
     /// Partitions that are moved, in 1000 acts of nodes.
     pub(super) reassignments: u64,
     /// Work on a follower's log, in 100 acts of an agent; with fetches it is 70.
     pub(super) work: u64,
+    /// Looks of a leader at the record that it knows, in 100 of its acts.
+    pub(super) looks: u64,
     /// Answers that order a cut and are passed over once more, in 100.
     pub(super) late_cuts: u64,
     /// Lost messages and answers of the store, in 100.
@@ -107,7 +117,7 @@ impl Scenario {
                 faults.insert(kind);
             }
         }
-        Self {
+        let plain = Self {
             seed,
             nodes,
             steps: STEPS + STEPS / 2 * (count as u64 - 1),
@@ -115,10 +125,13 @@ impl Scenario {
             faults: faults.into_iter().collect(),
             fault_rate: [5, 15, 30, 60][index(&mut random, &[25, 60, 85])],
             rudeness: [0, 10, 60][index(&mut random, &[30, 70])],
-            hand_overs: [0, 20][index(&mut random, &[60])],
-            reassignments: [0, 10][index(&mut random, &[80])],
-            work: [35, 12][index(&mut random, &[70])],
-            late_cuts: [0, 70][index(&mut random, &[70])],
+            hand_overs: 0,
+            relay: false,
+            patience: 50,
+            reassignments: 0,
+            work: 35,
+            late_cuts: 0,
+            looks: 5,
             idempotent: [0, 50, 100][index(&mut random, &[20, 50])],
             loss: [0, 5, 20][index(&mut random, &[30, 75])],
             repeats: [0, 5, 20][index(&mut random, &[40, 75])],
@@ -130,6 +143,80 @@ impl Scenario {
                 4 + random.up_to(8),
                 3 + random.up_to(4),
             ],
+        };
+        match index(&mut random, &[25, 50, 63, 76, 86]) {
+            0 => plain,
+            1 => plain.of_relay(&mut random),
+            2 => plain.of_unknown_outcomes(&mut random),
+            3 => plain.of_crashes(&mut random),
+            4 => plain.of_moves(&mut random),
+            _ => plain.of_everything(&mut random),
+        }
+    }
+
+    /// Leaders change faster than records spread, and what they tell comes late: logs differ, in several epochs at once.
+    fn of_relay(self, random: &mut Randomness) -> Self {
+        let one = self.partitions.into_iter().take(1);
+        let faults = [vec![], vec![FaultKind::Kill], vec![FaultKind::PowerLoss, FaultKind::StopInWrite]];
+        Self {
+            partitions: one.map(|plan| PartitionPlan { min_isr: 1, ..plan }).collect(),
+            faults: faults[index(random, &[50, 70])].clone(),
+            fault_rate: 10,
+            relay: true,
+            patience: 500,
+            work: [35, 15][index(random, &[50])],
+            late_cuts: [0, 50, 75][index(random, &[20, 60])],
+            idempotent: [0, 100][index(random, &[50])],
+            loss: 0,
+            repeats: 20,
+            pace: 10,
+            weights: [30, 15, 60, 4, 2],
+            ..self
+        }
+    }
+
+    /// The store answers late or not at all, while replicas come and go.
+    fn of_unknown_outcomes(self, random: &mut Randomness) -> Self {
+        Self {
+            faults: vec![FaultKind::Pause, FaultKind::Kill, FaultKind::Outage, FaultKind::Cut],
+            fault_rate: 15,
+            loss: [5, 20][index(random, &[30])],
+            looks: 15,
+            pace: 10,
+            ..self
+        }
+    }
+
+    /// Machines lose power and disks fail, one at a time.
+    fn of_crashes(self, random: &mut Randomness) -> Self {
+        let all = [FaultKind::PowerLoss, FaultKind::Kill, FaultKind::StopInWrite, FaultKind::FailedFlush];
+        let flushes = [FaultKind::PowerLoss, FaultKind::FailedFlush];
+        Self {
+            faults: if random.up_to(99) < 60 { all.to_vec() } else { flushes.to_vec() },
+            fault_rate: [15, 40][index(random, &[50])],
+            hand_overs: [0, 20][index(random, &[50])],
+            pace: 10,
+            ..self
+        }
+    }
+
+    /// Partitions move between nodes.
+    fn of_moves(self, random: &mut Randomness) -> Self {
+        Self {
+            nodes: self.nodes.max(4),
+            reassignments: [20, 60][index(random, &[50])],
+            hand_overs: [0, 20][index(random, &[50])],
+            ..self
+        }
+    }
+
+    fn of_everything(self, random: &mut Randomness) -> Self {
+        Self {
+            hand_overs: [0, 20][index(random, &[50])],
+            reassignments: [0, 10][index(random, &[70])],
+            work: [35, 12][index(random, &[50])],
+            late_cuts: [0, 70][index(random, &[50])],
+            ..self
         }
     }
 }

@@ -2,6 +2,8 @@
 //! log are kept until the outcome is known (design.md 6.2, 6.6, 6.9). Which record may be proposed, the rules of elections
 //! say.
 
+use std::collections::BTreeSet;
+
 use highwater_coordination::{Candidate, CasOutcome, first_leadership, renewed_leadership, take_over};
 use highwater_log::OnDamage;
 use highwater_log::checkpoint::CheckpointFile;
@@ -73,7 +75,12 @@ impl Cluster {
         if silent { self.percent(40) } else { self.up_to(999) < self.scenario.rudeness }
     }
 
-    fn stand(&mut self, node: usize, partition: usize, record: &PartitionRecord) -> Result<bool, String> {
+    pub(super) fn stand(
+        &mut self,
+        node: usize,
+        partition: usize,
+        record: &PartitionRecord,
+    ) -> Result<bool, String> {
         let before_lock = is_planted(PlantedFault::ElectBeforeLock);
         let peeked = if before_lock || is_planted(PlantedFault::IncarnationReadBeforeLock) {
             self.peek(node, partition)
@@ -241,8 +248,8 @@ impl Cluster {
         if let Ok(replica) = lead {
             self.nodes[node].acknowledged[partition] = None;
             let since = self.millis;
-            let (parked, waiting) = (Vec::new(), Vec::new());
-            let leads = Leads { replica, serial, since, record, parked, waiting };
+            let (retired, parked, waiting) = (BTreeSet::new(), Vec::new(), Vec::new());
+            let leads = Leads { replica, serial, since, record, retired, parked, waiting };
             self.nodes[node].led[partition] = Led::Leads(Box::new(leads));
             self.execute_effects(node, partition);
         }

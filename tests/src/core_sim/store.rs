@@ -129,7 +129,7 @@ impl Cluster {
         Ok(true)
     }
 
-    fn make(&mut self, at: usize) -> Result<(), String> {
+    pub(super) fn make(&mut self, at: usize) -> Result<(), String> {
         self.store.make(at)?;
         let (step, write) = (self.step, &self.store.writes[at]);
         self.trace.note(|| {
@@ -153,7 +153,7 @@ impl Cluster {
         }
     }
 
-    fn tell(&mut self, write: &Write, outcome: Option<CasOutcome<PartitionRecord>>) {
+    pub(super) fn tell(&mut self, write: &Write, outcome: Option<CasOutcome<PartitionRecord>>) {
         match write.purpose {
             Purpose::Election => self.election_outcome(write.node, write.partition, outcome),
             Purpose::IsrChange => {

@@ -1,11 +1,13 @@
 //! A new leader takes no member out of the in-sync set before `replica.lag.time.max.ms` have passed (S53): until then it cannot
-//! know that a member lags. Here for members that run with the incarnation in the set.
+//! know that a member lags. Here for members that run with the incarnation in the set and were not told to renew it.
 
 use crate::core_sim::{PartitionView, Role};
 
 pub(super) fn check(view: &PartitionView<'_>) -> Result<(), String> {
     for leader in &view.replicas {
-        let (Some(before), Role::Leader { isr, young: true, .. }) = (leader.before, &leader.now.role) else {
+        let (Some(before), Role::Leader { isr, retired, young: true, .. }) =
+            (leader.before, &leader.now.role)
+        else {
             continue;
         };
         let Role::Leader { isr: isr_before, .. } = &before.role else { continue };
@@ -14,8 +16,9 @@ pub(super) fn check(view: &PartitionView<'_>) -> Result<(), String> {
                 r.node == member.node && r.now.incarnation == member.incarnation
             };
             view.record.has_replica(member.node)
+                && !retired.contains(&member.node)
                 && isr.iter().all(|m| m.node != member.node)
-                && view.replicas.iter().find(is_itself).is_some()
+                && view.replicas.iter().any(|replica| is_itself(&replica))
         });
         if let Some(out) = out {
             return Err(format!("node {} has just begun to lead and takes {out:?} out", leader.node));

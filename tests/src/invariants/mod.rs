@@ -14,6 +14,7 @@
 //! | `joining_holds_back` | S57, design.md 6.8 |
 //! | `grace_at_leader_start` | S53 |
 //! | `lock_first` | design.md 6.6 |
+//! | `moves_keep_copies` | KIP-455, design.md 6.12 |
 //! | `bounds` | ARCHITECTURE, log start ≤ HW ≤ log end |
 //! | `high_watermark_is_monotone` | S59, design.md 6.8 |
 //! | `min_isr_freezes` | S58, design.md 6.8 |
@@ -41,6 +42,7 @@ mod joining_holds_back;
 mod leader_in_isr;
 mod lock_first;
 mod min_isr_freezes;
+mod moves_keep_copies;
 mod one_batch_per_offset_and_epoch;
 mod seen_is_there;
 mod strong_isr;
@@ -53,6 +55,7 @@ type Rule = fn(&PartitionView<'_>) -> Result<(), String>;
 /// Every rule by its name; cheap ones first.
 const RULES: &[(&str, Rule)] = &[
     ("LeaderInIsr", leader_in_isr::check),
+    ("a move keeps its copies", moves_keep_copies::check),
     ("the lock comes first", lock_first::check),
     ("bounds", bounds::check),
     ("the high watermark is monotone", high_watermark_is_monotone::check),

@@ -155,7 +155,7 @@ impl<S: Storage> CheckpointFile<S> {
 
     /// Writes the slot that may be lost; the caller decides what becomes of it.
     fn write(&mut self, state: &CheckpointState) -> StorageResult<Slot> {
-        self.make_newest_durable()?;
+        self.make_durable()?;
         let slot = self.newest.map_or(Slot::First, Slot::other);
         assert!(self.newest != Some(slot), "the last synced slot is never written over");
         assert!(self.sequence < u64::MAX, "a sequence number is left");
@@ -164,7 +164,11 @@ impl<S: Storage> CheckpointFile<S> {
         Ok(slot)
     }
 
-    fn make_newest_durable(&mut self) -> StorageResult<()> {
+    /// Flushes what was found when the file was opened: it may have been left in the page cache. Every write does so first.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn make_durable(&mut self) -> StorageResult<()> {
         if self.is_flushed {
             return Ok(());
         }

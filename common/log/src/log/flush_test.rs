@@ -6,13 +6,14 @@ use super::fixture_test::{
     NOW, SimTestDisk, TestDisk, batch, batch_dated, e, hw, inc, kill, lead, o, on_both_disks, open, options,
     read_all, small_config, try_open,
 };
+use crate::checkpoint::{CheckpointFile, CheckpointState};
 use crate::storage::StorageOperation;
 use crate::storage::sim::SimStorage;
 use crate::{
-    AppendError, CutOrder, Log, LogConfig, LogError, OpenError, OpenOptions, Renewal, StorageFile as _,
-    Unusable,
+    AppendError, CutOrder, Log, LogConfig, LogError, OffsetRange, OnDamage, OpenError, OpenOptions, Renewal,
+    StorageFile as _, Unusable,
 };
-use highwater_types::Durability;
+use highwater_types::{Durability, PartitionEpoch};
 
 on_both_disks!(
     a_flush_reports_what_it_flushed,
@@ -71,7 +72,6 @@ fn lazy_checkpoints_are_written_when_something_moved<D: TestDisk>() {
 }
 
 fn epochs_that_were_noted_are_found_again<D: TestDisk>() {
-    use highwater_types::PartitionEpoch;
     let disk = D::new();
     let (log, _) = open(&disk, LogConfig::default());
     log.note_epochs(Some(e(3)), PartitionEpoch::new(9)).unwrap();
@@ -83,6 +83,28 @@ fn epochs_that_were_noted_are_found_again<D: TestDisk>() {
         (report.highest_leader_epoch, report.highest_partition_epoch),
         (Some(e(3)), Some(PartitionEpoch::new(9)))
     );
+}
+
+#[test]
+fn an_epoch_that_was_found_unflushed_is_durable_before_anybody_works_under_it() {
+    for seed in 0..10 {
+        let mut disk = SimTestDisk::seeded(seed);
+        let (log, _) = open(&disk, LogConfig::default());
+        log.note_epochs(Some(e(3)), PartitionEpoch::new(1)).unwrap();
+        let dir = log.directory().to_owned();
+        log.close_clean(hw(0, 0)).unwrap();
+        // A later life noted an epoch, was closed, and was killed before any of it was flushed.
+        let (mut file, found) = CheckpointFile::open(&disk.storage(), &dir).unwrap();
+        let state = found.into_state().unwrap();
+        file.write_lazy(&CheckpointState { highest_leader_epoch: Some(e(5)), ..state }).unwrap();
+        drop(file);
+        let (log, report) = open(&disk, LogConfig::default());
+        assert_eq!((report.clean, report.highest_leader_epoch), (true, Some(e(5))));
+        log.note_epochs(Some(e(5)), PartitionEpoch::new(1)).unwrap();
+        kill(log);
+        disk.power_loss();
+        assert_eq!(open(&disk, LogConfig::default()).1.highest_leader_epoch, Some(e(5)), "seed {seed}");
+    }
 }
 
 #[test]
@@ -136,7 +158,7 @@ fn log_whose_flush_fails(disk: &SimTestDisk) -> Log<SimStorage> {
 
 #[test]
 fn a_process_that_dies_between_a_failed_flush_and_its_note_has_lost_its_vote() {
-    let damaged = (0..20).filter(|seed| {
+    let shorter = (0..20).filter(|seed| {
         let disk = SimTestDisk::seeded(*seed);
         let log = log_whose_flush_fails(&disk);
         let before = log.incarnation();
@@ -144,24 +166,21 @@ fn a_process_that_dies_between_a_failed_flush_and_its_note_has_lost_its_vote() {
         kill(log);
         let options = OpenOptions { new_incarnation: inc(300), ..options(page_cache_config()) };
         let (log, report) = try_open(&disk, options.clone()).unwrap();
-        let is_damaged = !report.damage.is_empty();
-        let incarnation = if is_damaged { inc(300) } else { before };
-        assert_eq!(
-            (report.renewal, report.incarnation),
-            (is_damaged.then_some(Renewal::Damage), incarnation)
-        );
-        assert!(is_damaged || log.log_end() == o(820), "what is not damaged is all there");
+        let is_shorter = log.log_end() < o(820);
+        let incarnation = if is_shorter { inc(300) } else { before };
+        let renewal = is_shorter.then_some(Renewal::PageCacheLost);
+        assert_eq!((report.renewal, report.incarnation, report.damage), (renewal, incarnation, vec![]));
         kill(log);
         let options = OpenOptions { new_incarnation: inc(301), ..options };
         assert_eq!(try_open(&disk, options).unwrap().1.renewal, None, "once");
-        is_damaged
+        is_shorter
     });
-    assert!((1..20).contains(&damaged.count()), "the kernel drops some of it, or nothing");
+    assert!((1..20).contains(&shorter.count()), "the kernel drops some of it, or nothing");
 }
 
 #[test]
 fn an_opening_whose_flush_fails_lets_no_later_one_believe_what_is_left() {
-    let damaged = (0..20).filter(|seed| {
+    let shorter = (0..20).filter(|seed| {
         let disk = SimTestDisk::seeded(*seed);
         let (log, _) = open(&disk, page_cache_config());
         lead(&log, 0, 410, 2);
@@ -170,12 +189,26 @@ fn an_opening_whose_flush_fails_lets_no_later_one_believe_what_is_left() {
         disk.disk.fail_next(StorageOperation::Sync, &active, libc::EIO);
         assert!(matches!(try_open(&disk, options(page_cache_config())), Err(OpenError::Storage(_))));
         let (log, report) = open(&disk, page_cache_config());
-        let is_damaged = !report.damage.is_empty();
-        assert_eq!(report.renewal, is_damaged.then_some(Renewal::Damage));
-        assert!(is_damaged || log.log_end() == o(820), "what is not damaged is all there");
-        is_damaged
+        let is_shorter = log.log_end() < o(820);
+        assert_eq!(report.renewal, is_shorter.then_some(Renewal::PageCacheLost));
+        is_shorter
     });
-    assert!((1..20).contains(&damaged.count()), "the kernel drops some of it, or nothing");
+    assert!((1..20).contains(&shorter.count()), "the kernel drops some of it, or nothing");
+}
+
+#[test]
+fn what_a_sole_member_lost_in_a_flush_is_on_record() {
+    let disk = SimTestDisk::seeded(2);
+    let log = log_whose_flush_fails(&disk);
+    let before = log.incarnation();
+    log.flush().unwrap_err();
+    kill(log);
+    let options = OpenOptions { on_damage: OnDamage::KeepIncarnation, ..options(page_cache_config()) };
+    let (log, report) = try_open(&disk, options).unwrap();
+    assert!(log.log_end() < o(820), "the seed is one that loses something");
+    assert_eq!((report.renewal, report.incarnation), (None, before));
+    let lost: Vec<_> = report.damage.iter().map(|d| (d.range, d.at_end)).collect();
+    assert_eq!(lost, [(OffsetRange::new(log.log_end(), o(820)), true)]);
 }
 
 #[test]

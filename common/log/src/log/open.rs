@@ -45,19 +45,20 @@ impl<S: Storage> Log<S> {
         let mut opening = Opening::new(&storage, dir, &options, existed, loaded);
         let view = opening.recover(&mut file)?;
         opening.settle(&view);
-        // Of a replica that has never worked, what was found may not have reached the disk: the opening that wrote it failed.
-        // It could be elected with that incarnation, and lose it with the power before it begins to lead.
         let is_stored = opening.stored.as_ref() == Some(&opening.state);
-        let is_durable = !is_stored || opening.state.highest_leader_epoch.is_none();
-        if is_durable {
+        if !is_stored {
             file.write_durable(&opening.state)?;
+        } else if !opening.state.clean {
+            // What was found may not have reached the disk: whoever wrote it failed or was killed. A replica could stand with
+            // that incarnation, and lose it with the power.
+            file.make_durable()?;
         }
         let report = opening.report(&view);
         report_to_operators(&partition, &report);
         let remembered = ArcSwap::from_pointee(opening.state.clone());
         let persisted = Persisted {
             file,
-            is_durable,
+            is_durable: !is_stored || !opening.state.clean,
             marked_open: !opening.state.clean && opening.state.boot_id == Some(options.boot_id),
             state: opening.state,
             ceiling: None,

@@ -67,7 +67,9 @@ impl<'a, S: Storage> Opening<'a, S> {
         if self.stored.is_none() || self.state.clean || same_boot {
             return;
         }
-        self.lower_high_watermark(self.state.recovery_point, "another boot, not stopped cleanly");
+        if !is_planted(PlantedFault::HighWatermarkBelievedAfterReboot) {
+            self.lower_high_watermark(self.state.recovery_point, "another boot, not stopped cleanly");
+        }
         self.state.flush_target = self.state.flush_target.min(self.state.recovery_point);
         if self.options.config.durability == Durability::PageCache {
             self.renew(Renewal::PageCacheLost);
@@ -290,6 +292,9 @@ impl<'a, S: Storage> Opening<'a, S> {
         {
             damage.push(gone(tail, true, "the log ends before what was acknowledged"));
         }
+        if scan.end < self.state.flush_target {
+            self.lost_in_flush(scan.end, &mut damage);
+        }
         damage.sort_by_key(|d| d.damage.range.start);
         let is_new = |d: &DamagedBytes| {
             !self
@@ -306,6 +311,20 @@ impl<'a, S: Storage> Opening<'a, S> {
             self.state.add_lost_range(damaged.damage.range);
         }
         Ok(damage)
+    }
+
+    /// A flush failed, and took records that may have been acknowledged. The log ends before them: others have them, and this
+    /// replica gets them as a new one would, or else they are on record as lost.
+    fn lost_in_flush(&mut self, end: Offset, damage: &mut Vec<DamagedBytes>) {
+        let range = OffsetRange::new(end, self.state.flush_target);
+        match self.options.on_damage {
+            OnDamage::RenewIncarnation => self.renew(Renewal::PageCacheLost),
+            OnDamage::KeepIncarnation if damage.iter().any(|d| d.damage.range.end >= range.end) => {}
+            OnDamage::KeepIncarnation => damage.push(DamagedBytes {
+                damage: Damage { range, at_end: true, reason: "a flush of it failed".to_owned() },
+                bytes: None,
+            }),
+        }
     }
 
     fn epochs(

@@ -82,6 +82,9 @@ impl<S: Storage> Log<S> {
                 state.highest_leader_epoch = state.highest_leader_epoch.max(leader);
                 state.highest_partition_epoch = state.highest_partition_epoch.max(Some(partition));
             };
+            // What was found at the opening may not be on the platter, with a clean mark or without: whoever wrote it may have
+            // been killed before it was flushed.
+            persisted.file.make_durable()?;
             if leader > persisted.state.highest_leader_epoch {
                 persisted.write_durable(note)?;
             } else if persisted.state.highest_partition_epoch < Some(partition) {

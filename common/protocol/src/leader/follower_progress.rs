@@ -247,9 +247,13 @@ impl FollowerProgress {
 
     /// Records are read for it from now on.
     pub(super) fn on_read_begins(&mut self, now: MonotonicTime) {
+        if self.last_fetch.is_none() {
+            // A fetch was parked while the replica was taken out and assigned again: nothing is known of the new one.
+            return;
+        }
         self.reading_since = self.reading_since.or(Some(now));
         debug_assert!(self.reading_since.is_some_and(|since| since <= now), "it began by now");
-        debug_assert!(self.last_fetch.is_some(), "somebody asked for them");
+        debug_assert!(self.reading_since.is_some(), "and it goes on");
     }
 
     /// `span` of time, until `now`, does not count against it: the leader was slow, not the follower.

@@ -149,3 +149,12 @@ fn a_fetch_that_was_timed_before_an_excuse_ended_takes_no_time_back() {
     progress.on_fetch(&arrival(16, 20, 30));
     assert_eq!(progress.last_caught_up(), Some(millis(15)));
 }
+
+#[test]
+fn a_read_for_a_fetch_from_before_a_new_assignment_excuses_nobody() {
+    let mut progress = FollowerProgress::at_leader_start(false, millis(0));
+    progress.on_read_begins(millis(5));
+    progress.on_answered(Answered::default(), millis(900));
+    assert_eq!((progress.last_fetch(), progress.last_caught_up()), (None, None));
+    assert!(!progress.is_caught_up(offset(0), millis(900), ms(500)));
+}

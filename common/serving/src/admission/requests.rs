@@ -332,7 +332,8 @@ mod tests {
                 tokio::time::sleep(UNREAD_MAX).await;
                 assert!(!closing.is_cancelled());
             } else {
-                closing.cancelled().await;
+                let closed = tokio::time::timeout(Duration::from_secs(1), closing.cancelled()).await;
+                closed.expect("it has had its time");
                 drop((frame, response));
             }
             assert_eq!(admission.in_flight(), 0);

@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use highwater_records::BatchHeader;
+use highwater_types::planted::{PlantedFault, is_planted};
 use highwater_types::{LeaderEpoch, Offset, WallTime};
 
 use self::damage::Next;
@@ -287,7 +288,8 @@ impl<'a, S: Storage> Scan<'a, S> {
             if batch.header.base_offset() < self.end {
                 return Ok(bad(format!("offset {} is below {}", batch.header.base_offset(), self.end)));
             }
-            if batch.header.leader_epoch() < self.last_epoch {
+            let falls = batch.header.leader_epoch() < self.last_epoch;
+            if falls && !is_planted(PlantedFault::FallingEpochAccepted) {
                 let (found, before) = (batch.header.leader_epoch(), self.last_epoch);
                 return Ok(bad(format!("the epoch falls from {before:?} to {found:?}")));
             }
