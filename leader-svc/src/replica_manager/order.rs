@@ -1,7 +1,8 @@
 //! Elections that a person orders (design.md 6.6, 6.13): handing over to the preferred replica, and leading here although
 //! acknowledged records may be missing.
 //!
-//! What must hold: an order is answered once; an unclean one takes no leadership from a leader-svc that lives.
+//! What must hold: an order is answered once; an unclean one takes no leadership from a leader-svc that lives, and none that
+//! somebody in sync is there to take; a program that stops takes no order.
 
 use std::sync::Arc;
 
@@ -12,9 +13,10 @@ use highwater_wire::elect::Election;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::resign::{RESIGNING_MAX, hand_over};
+use super::close::CLOSE_PATIENCE;
+use super::resign::{RESIGNING_MAX, end, hand_over};
 use super::stand::Stood;
-use super::{CLOSE_PATIENCE, Done, ReplicaManager, Slot};
+use super::{Done, Peers, ReplicaManager, Slot};
 use crate::partition::LedPartition;
 
 /// Orders that wait for the manager; more wait in their calls.
@@ -36,53 +38,51 @@ impl ReplicaManager {
     /// Carries an order out, or says why not.
     pub(super) fn on_order(&mut self, order: Order, view: &ClusterView) {
         let Order { partition: id, election, answer } = order;
-        let refused = match election {
-            Election::Preferred => {
-                if let Some(Slot::Leading(partition)) = self.slots.get(&id) {
-                    let partition = Arc::clone(partition);
-                    self.prefer(id, partition, answer);
-                    return;
-                }
-                ReplicationError::new(ErrorCode::NotLeaderOrFollower, "this node does not lead")
-            }
+        if self.shared.leaving.is_cancelled() {
+            let why = ReplicationError::new(ErrorCode::ShuttingDown, "this program is stopping");
+            _ = answer.send(Err(why));
+            return;
+        }
+        match election {
+            Election::Preferred => self.prefer(id, answer),
             Election::Unclean => match self.may_stand_uncleanly(id, view) {
-                Ok((topic, record)) => {
-                    self.stand(&topic, &record, UncleanOrder::Person, Some(answer));
-                    return;
-                }
-                Err(why) => why,
+                Ok((topic, record)) => self.stand(&topic, &record, UncleanOrder::Person, Some(answer)),
+                Err(why) => _ = answer.send(Err(why)),
             },
-        };
-        _ = answer.send(Err(refused));
+        }
     }
 
-    fn prefer(
+    fn prefer(&mut self, id: TopicIdPartition, answer: oneshot::Sender<Outcome>) {
+        let led = match self.slots.get(&id) {
+            Some(Slot::Leading(partition)) => Some(Arc::clone(partition)),
+            Some(Slot::WaitsItsTurn { .. } | Slot::Standing | Slot::Closing | Slot::Paused { .. }) | None => {
+                None
+            }
+        };
+        let Some(partition) = led else {
+            let why = ReplicationError::new(ErrorCode::NotLeaderOrFollower, "this node does not lead");
+            _ = answer.send(Err(why));
+            return;
+        };
+        match self.preferred(&partition.record()) {
+            Ok(preferred) if preferred != self.shared.node => {
+                self.leave_to(preferred, id, partition, answer);
+            }
+            outcome => _ = answer.send(outcome),
+        }
+    }
+
+    fn leave_to(
         &mut self,
+        preferred: NodeId,
         id: TopicIdPartition,
         partition: Arc<LedPartition>,
         answer: oneshot::Sender<Outcome>,
     ) {
-        let record = partition.record();
-        let target = record.target_replicas().first().copied();
-        if target == Some(self.shared.node) {
-            _ = answer.send(Ok(self.shared.node));
-            return;
-        }
-        let peers = self.shared.peers.borrow().clone();
-        let Some(preferred) = preferred_leader(&record, |other| peers.is_up(other)) else {
-            let name = target.map_or_else(|| "?".to_owned(), |node| node.to_string());
-            let why =
-                format!("node {name}, the preferred replica, is not in sync, or its leader-svc is not up");
-            _ = answer.send(Err(ReplicationError::new(ErrorCode::LeaderNotAvailable, why)));
-            return;
-        };
         self.slots.insert(id, Slot::Closing);
         let shared = Arc::clone(&self.shared);
         self.tasks.spawn(async move {
-            let why =
-                ReplicationError::new(ErrorCode::NotLeaderOrFollower, "this node gives the leadership up");
-            partition.stop_leading(&why);
-            shared.registry.remove(id);
+            end(&shared, id, &partition);
             let outcome = if hand_over(&partition, preferred, Instant::now() + RESIGNING_MAX).await {
                 Ok(preferred)
             } else {
@@ -93,6 +93,21 @@ impl ReplicaManager {
             partition.close(CLOSE_PATIENCE).await;
             Done::Closed(id)
         });
+    }
+
+    /// Who is to lead a partition that this node leads; this node, where it is the preferred one itself.
+    fn preferred(&self, record: &PartitionRecord) -> Outcome {
+        let preferred = record.target_replicas().first().copied();
+        if preferred == Some(self.shared.node) {
+            return Ok(self.shared.node);
+        }
+        let peers = self.shared.peers.borrow();
+        preferred_leader(record, |other| peers.is_up(other)).ok_or_else(|| {
+            let name = preferred.map_or_else(|| "?".to_owned(), |node| node.to_string());
+            let why =
+                format!("node {name}, the preferred replica, is not in sync, or its leader-svc is not up");
+            ReplicationError::new(ErrorCode::LeaderNotAvailable, why)
+        })
     }
 
     /// The record with which this node may stand, although it may lack records.
@@ -117,18 +132,24 @@ impl ReplicaManager {
             }
             Some(Slot::WaitsItsTurn { .. } | Slot::Paused { .. }) | None => {}
         }
-        if self.shared.leaving.is_cancelled() {
-            return refused(ErrorCode::ShuttingDown, "this program is stopping".to_owned());
-        }
-        let peers = self.shared.peers.borrow();
-        match record.leader.filter(|leader| *leader != node && !peers.is_down(*leader)) {
-            Some(leader) => {
-                let why = format!("node {leader} leads, and its leader-svc lives");
-                refused(ErrorCode::InvalidRequest, why)
-            }
+        match objection(record, node, &self.shared.peers.borrow()) {
+            Some(why) => refused(ErrorCode::InvalidRequest, why),
             None => Ok((Arc::clone(topic), Arc::clone(record))),
         }
     }
+}
+
+/// Why `node` may not lead although a person says so: somebody else does, or can without a loss.
+fn objection(record: &PartitionRecord, node: NodeId, peers: &Peers) -> Option<String> {
+    if let Some(leader) = record.leader.filter(|leader| *leader != node && !peers.is_down(*leader)) {
+        return Some(format!("node {leader} leads, and its leader-svc lives"));
+    }
+    let member =
+        record.isr.iter().map(|member| member.node).find(|other| *other != node && peers.is_up(*other))?;
+    Some(format!(
+        "node {member} is in sync, and its leader-svc is up: it leads without a loss. If it cannot, order that it leads, or \
+         stop it"
+    ))
 }
 
 /// What a stand that was ordered came to.
@@ -142,3 +163,7 @@ pub(super) fn outcome(node: NodeId, stood: &Stood) -> Outcome {
         Stood::Failed(why) | Stood::Ineligible(why) | Stood::Elected(_, why) => Err(why.clone()),
     }
 }
+
+#[cfg(test)]
+#[path = "order_test.rs"]
+mod tests;

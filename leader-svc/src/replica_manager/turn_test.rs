@@ -1,0 +1,49 @@
+//! Who stands when, by what the record and the topic say and by who is down.
+
+use std::sync::Arc;
+
+use super::super::stand_test_support::{Bench, STAGGER, bench, member, node};
+use super::*;
+
+/// The turn of node 1 while node 2 leads alone in sync, or with node 1.
+fn turn(bench: &Bench, unclean: bool) -> Option<Turn> {
+    let mut topic = TopicRecord::clone(&bench.topic);
+    topic.properties.unclean_leader_election = unclean;
+    bench.shared.turn(&topic, &bench.record())
+}
+
+#[tokio::test]
+async fn out_of_sync_it_stands_where_the_topic_allows_it_and_once_every_member_is_down() {
+    let bench = bench().await;
+    bench.led_by(2, 4, vec![member(2, 7)]).await;
+    assert_eq!((turn(&bench, true), turn(&bench, false)), (None, None), "nothing is known of node 2");
+    bench.peers.send_replace(Peers::of([], [node(2)]));
+    assert_eq!((turn(&bench, true), turn(&bench, false)), (None, None), "node 2 is up");
+    bench.peers.send_replace(Peers::of([node(2)], []));
+    let order = UncleanOrder::Topic { member_lives: false };
+    let turns = (turn(&bench, true), turn(&bench, false));
+    assert_eq!(turns, (Some(Turn { after: STAGGER, order }), None), "node 2 is down");
+}
+
+#[tokio::test]
+async fn in_sync_it_takes_over_from_who_is_down_whatever_the_topic_allows() {
+    let bench = bench().await;
+    bench.led_by(2, 4, vec![member(1, 6), member(2, 7)]).await;
+    assert_eq!(turn(&bench, false), None);
+    bench.peers.send_replace(Peers::of([node(2)], []));
+    let none = Turn { after: Duration::ZERO, order: UncleanOrder::None };
+    assert_eq!(turn(&bench, false), Some(none));
+    assert_eq!(turn(&bench, true).map(|turn| turn.after), Some(Duration::ZERO));
+}
+
+#[tokio::test]
+async fn a_program_that_stops_has_no_turn() {
+    let bench = bench().await;
+    assert_eq!(
+        turn(&bench, false).map(|turn| turn.after),
+        Some(Duration::ZERO),
+        "it is the preferred replica"
+    );
+    Arc::clone(&bench.shared).leaving.cancel();
+    assert_eq!(turn(&bench, true), None);
+}
