@@ -94,7 +94,7 @@ fn print(elected: &Elected, output: OutputFormat, out: &mut dyn Write) -> Result
         let nodes: Vec<_> = lost.passed_over.iter().map(ToString::to_string).collect();
         writeln!(
             out,
-            "{}: what nodes {} held from offset {} on is lost; each reports it exactly when it is back",
+            "{}: what nodes {} held from offset {} on is lost; `topics describe` tells how much, once they are back",
             elected.partition,
             nodes.join(", "),
             lost.from_offset

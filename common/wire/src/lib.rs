@@ -20,6 +20,7 @@ pub mod fetch;
 mod field;
 pub mod lag;
 pub mod limits;
+pub mod loss;
 pub mod offsets;
 pub mod produce;
 pub mod read_records;
