@@ -7,6 +7,7 @@ use highwater_protocol::fetch::{FetchPartition, Requester, TopicRef};
 use highwater_serving::HostedReplica as _;
 use highwater_types::{Incarnation, LeaderEpoch, Offset, PartitionEpoch, PartitionIndex};
 
+use super::super::Peers;
 use super::super::stand_test_support::{bench, member, node};
 use super::*;
 
@@ -141,14 +142,40 @@ async fn a_replica_that_may_lack_records_leads_by_an_order_only_alone_and_on_rec
 #[tokio::test]
 async fn who_can_lead_without_a_loss_does_so_although_a_person_allows_one() {
     let bench = bench().await;
-    let Stood::Leads(partition) = bench.stand().await else { panic!("it leads") };
-    let own = bench.record().isr[0];
-    partition.stop_leading(&ReplicationError::new(ErrorCode::NotLeaderOrFollower, "over"));
-    partition.close(Duration::from_secs(1)).await;
-    bench.led_by(1, 0, vec![own, member(2, 7)]).await;
+    let own = bench.led_with(2, 7).await;
     bench.led_by(2, 1, vec![own, member(2, 7)]).await;
     let stood = bench.stand_by(UncleanOrder::Person).await;
     assert!(matches!(stood, Stood::Leads(_)), "{stood:?}");
     let record = bench.record();
     assert_eq!((&record.isr[..], &record.unclean), (&[own][..], &None));
+}
+
+/// As long as it lives the others would wait for it; its disk is as it was, so it pauses all the same.
+#[tokio::test]
+async fn who_was_elected_and_is_kept_from_leading_by_its_disk_gives_the_leadership_to_who_is_in_sync() {
+    let bench = bench().await;
+    let own = bench.led_with(2, 7).await;
+    let file = bench.shared.volume.data_dir.join("t-0/leader-epoch-checkpoint.tmp");
+    bench.store.between.spoils.set(file).unwrap();
+    bench.peers.send_replace(Peers::of([], [node(2)]));
+    let stood = bench.stand().await;
+    assert!(matches!(&stood, Stood::Elected(won, _) if won.leader_epoch == LeaderEpoch::new(1)), "{stood:?}");
+    let record = bench.record();
+    assert_eq!((record.leader, record.leader_epoch), (None, LeaderEpoch::new(1)), "the epoch is used up");
+    assert_eq!(record.resigned.and_then(|resigned| resigned.successor), Some(node(2)));
+    assert_eq!(record.isr, [own, member(2, 7)], "who takes it decides about the set");
+    assert!(!bench.is_locked());
+}
+
+/// Nobody would take it.
+#[tokio::test]
+async fn who_was_elected_and_has_no_successor_keeps_the_record_and_tries_again() {
+    let bench = bench().await;
+    bench.led_with(2, 7).await;
+    let file = bench.shared.volume.data_dir.join("t-0/leader-epoch-checkpoint.tmp");
+    bench.store.between.spoils.set(file).unwrap();
+    bench.peers.send_replace(Peers::of([node(2)], []));
+    let stood = bench.stand().await;
+    assert!(matches!(&stood, Stood::Elected(..)), "{stood:?}");
+    assert_eq!(bench.record().leader, Some(node(1)));
 }

@@ -1,7 +1,8 @@
 //! What tests of the replica manager share: node 1 of a cluster, and a store that loses answers.
 
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,8 +13,8 @@ use highwater_coordination::{
 use highwater_node::Clocks;
 use highwater_serving::{DataDir, FetchPurgatory, Registry};
 use highwater_types::{
-    Incarnation, IsrMember, LeaderEpoch, NodeId, PartitionEpoch, PartitionIndex, PartitionRecord, Program,
-    TopicId, TopicIdPartition, TopicProperties, TopicRecord,
+    ErrorCode, Incarnation, IsrMember, LeaderEpoch, NodeId, PartitionEpoch, PartitionIndex, PartitionRecord,
+    Program, ReplicationError, TopicId, TopicIdPartition, TopicProperties, TopicRecord,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -32,6 +33,8 @@ pub(super) struct Losses {
     pub(super) lose_before: AtomicUsize,
     pub(super) lose_after: AtomicUsize,
     pub(super) swaps: AtomicUsize,
+    /// A file that cannot be written once a change was made: a directory takes its place.
+    pub(super) spoils: OnceLock<PathBuf>,
 }
 
 fn take_one(count: &AtomicUsize) -> bool {
@@ -51,6 +54,9 @@ impl Interposer for Losses {
             return Err(CoordinationError::Unknown("lost before".to_owned()));
         }
         let outcome = store.swap_partition(new, expected).await;
+        if let Some(file) = self.spoils.get() {
+            std::fs::create_dir_all(file).unwrap();
+        }
         if take_one(&self.lose_after) {
             return Err(CoordinationError::Unknown("lost after".to_owned()));
         }
@@ -74,7 +80,7 @@ pub(super) fn member(id: i32, incarnation: u64) -> IsrMember {
     IsrMember { node: node(id), incarnation: Incarnation::new(incarnation).unwrap() }
 }
 
-/// Nobody has led the only partition of the only topic, of which nodes 1 and 2 have replicas; nothing is known of node 2.
+/// Nobody has led the only partition of the only topic, of which nodes 1, 2 and 3 have replicas; nothing is known of the others.
 pub(super) async fn bench() -> Bench {
     let dir = tempfile::tempdir().unwrap();
     let store = FileCoordination::open(&dir.path().join("store"), FileOptions::default()).await.unwrap();
@@ -90,7 +96,7 @@ pub(super) async fn bench() -> Bench {
         deleted: false,
     };
     let id = TopicIdPartition::new(topic.id, PartitionIndex::new(0).unwrap());
-    let records = vec![PartitionRecord::new(id, vec![node(1), node(2)])];
+    let records = vec![PartitionRecord::new(id, vec![node(1), node(2), node(3)])];
     coordination.create_topic(topic.clone(), records).await.unwrap();
     let clocks = Clocks::system();
     let (events, _) = mpsc::unbounded_channel();
@@ -152,6 +158,16 @@ impl Bench {
 
     pub(super) async fn stand_by(&self, order: UncleanOrder) -> Stood {
         stand(Arc::clone(&self.shared), Arc::clone(&self.topic), self.record(), order).await
+    }
+
+    /// Node 1 has led, and node `other` with `incarnation` is in sync; its own entry in the set.
+    pub(super) async fn led_with(&self, other: i32, incarnation: u64) -> IsrMember {
+        let Stood::Leads(partition) = self.stand().await else { panic!("it leads") };
+        let own = self.record().isr[0];
+        partition.stop_leading(&ReplicationError::new(ErrorCode::NotLeaderOrFollower, "over"));
+        partition.close(Duration::from_secs(1)).await;
+        self.led_by(1, 0, vec![own, member(other, incarnation)]).await;
+        own
     }
 
     pub(super) fn is_locked(&self) -> bool {

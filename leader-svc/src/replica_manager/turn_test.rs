@@ -1,11 +1,9 @@
 //! Who stands when, by what the record and the topic say and by who is down.
 
-use std::sync::Arc;
-
 use super::super::stand_test_support::{Bench, STAGGER, bench, member, node};
 use super::*;
 
-/// The turn of node 1 while node 2 leads alone in sync, or with node 1.
+/// The turn of node 1 in a topic that allows an unclean election, or does not.
 fn turn(bench: &Bench, unclean: bool) -> Option<Turn> {
     let mut topic = TopicRecord::clone(&bench.topic);
     topic.properties.unclean_leader_election = unclean;
@@ -15,14 +13,18 @@ fn turn(bench: &Bench, unclean: bool) -> Option<Turn> {
 #[tokio::test]
 async fn out_of_sync_it_stands_where_the_topic_allows_it_and_once_every_member_is_down() {
     let bench = bench().await;
-    bench.led_by(2, 4, vec![member(2, 7)]).await;
-    assert_eq!((turn(&bench, true), turn(&bench, false)), (None, None), "nothing is known of node 2");
-    bench.peers.send_replace(Peers::of([], [node(2)]));
-    assert_eq!((turn(&bench, true), turn(&bench, false)), (None, None), "node 2 is up");
-    bench.peers.send_replace(Peers::of([node(2)], []));
+    bench.led_by(2, 4, vec![member(2, 7), member(3, 8)]).await;
+    let turns = |down: &[i32], up: &[i32]| {
+        let nodes = |ids: &[i32]| ids.iter().map(|id| node(*id)).collect::<Vec<_>>();
+        bench.peers.send_replace(Peers::of(nodes(down), nodes(up)));
+        (turn(&bench, true), turn(&bench, false))
+    };
+    assert_eq!(turns(&[3], &[]), (None, None), "nothing is known of node 2, the leader");
+    assert_eq!(turns(&[3], &[2]), (None, None), "it is up");
+    assert_eq!(turns(&[2], &[]), (None, None), "nothing is known of node 3, which is in sync");
+    assert_eq!(turns(&[2], &[3]), (None, None), "it is up");
     let order = UncleanOrder::Topic { member_lives: false };
-    let turns = (turn(&bench, true), turn(&bench, false));
-    assert_eq!(turns, (Some(Turn { after: STAGGER, order }), None), "node 2 is down");
+    assert_eq!(turns(&[2, 3], &[]), (Some(Turn { after: STAGGER, order }), None));
 }
 
 #[tokio::test]
@@ -44,6 +46,6 @@ async fn a_program_that_stops_has_no_turn() {
         Some(Duration::ZERO),
         "it is the preferred replica"
     );
-    Arc::clone(&bench.shared).leaving.cancel();
+    bench.shared.leaving.cancel();
     assert_eq!(turn(&bench, true), None);
 }
