@@ -6,6 +6,7 @@
 mod connection;
 mod consume;
 mod demo;
+mod elect;
 mod figures;
 mod lag;
 mod ledger;
@@ -60,6 +61,8 @@ enum Command {
     /// Sets, clears and shows how fast replicas that are catching up may replicate.
     #[command(subcommand)]
     Throttle(ThrottleCommand),
+    /// Has another replica lead a partition: the preferred one, or one that may lack records.
+    Elect(elect::ElectArgs),
     /// Reads partition directories offline; writes nothing.
     #[command(subcommand)]
     Log(LogCommand),
@@ -95,6 +98,7 @@ fn run(cli: &Cli, out: &mut dyn Write) -> Result<Verdict, CommandError> {
         Command::Produce(args) => block_on(produce::run(args, out)),
         Command::Consume(args) => block_on(consume::run(args, out)).map(|()| Verdict::Good),
         Command::Lag(args) => block_on(lag::run(args, out)),
+        Command::Elect(args) => block_on(elect::run(args, out)).map(|()| Verdict::Good),
         Command::Throttle(command) => block_on(command.run(out)).map(|()| Verdict::Good),
     }
 }

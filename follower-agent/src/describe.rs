@@ -13,6 +13,7 @@ use highwater_protocol::lag_cause::{LagCause, LagFacts};
 use highwater_serving::{HostedReplica as _, Hosting, PartitionHost as _, Registry};
 use highwater_types::{MonotonicTime, TopicIdPartition};
 use highwater_wire::lag::encode_lag_cause;
+use highwater_wire::loss::encode_loss;
 
 use crate::Fetchers;
 use crate::fetcher::LoopReport;
@@ -88,6 +89,7 @@ fn row(
         }
         (PartitionFetchState::Fetching, None) => (v1::FetchState::Fetching, damage(partition), None),
     };
+    let loss = replica.log().unclean_loss().as_ref().map(encode_loss);
     let millis = |until: MonotonicTime| u64::try_from(until.since(now).as_millis()).unwrap_or(u64::MAX);
     replica.inspect(|core| v1::FollowedPartition {
         topic: partition.topic().to_string(),
@@ -108,6 +110,7 @@ fn row(
         lag_records: core.lag(),
         cause: encode_lag_cause(cause(core, state, disk_failed, partition.last_way()).if_throttled(held))
             .into(),
+        loss,
     })
 }
 

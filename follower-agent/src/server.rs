@@ -151,6 +151,14 @@ impl ClusterService for Api {
         Err(leader_svc_needed(&self.host.view()))
     }
 
+    async fn elect_leader(
+        &self,
+        request: Request<v1::ElectLeaderRequest>,
+    ) -> Answer<v1::ElectLeaderResponse> {
+        highwater_wire::elect::decode_elect(&request.into_inner())?;
+        Err(leader_svc_needed(&self.host.view()))
+    }
+
     async fn set_replication_throttle(
         &self,
         request: Request<v1::SetReplicationThrottleRequest>,

@@ -44,7 +44,7 @@ use crate::admin::{ClusterApi, ReplicationApi};
 use crate::config::LeaderSettings;
 use crate::partition::{LedPartition, PartitionContext, PartitionEvent};
 use crate::produce::Appender;
-use crate::replica_manager::{BORROWED_LOGS_MAX, PeerWatch, ReplicaManager, Shared};
+use crate::replica_manager::{BORROWED_LOGS_MAX, ORDERS_MAX, Order, PeerWatch, ReplicaManager, Shared};
 use crate::server::LogApi;
 use crate::{fetch, housekeeping, observe};
 
@@ -126,8 +126,9 @@ pub async fn build(config: Config) -> Result<LeaderService, BuildError> {
         Telemetry::start(&config.common.otlp(), &who).map_err(BuildError::Telemetry)?;
     let parts = Parts::new(&config, coordination, clocks, volume, membership, telemetry);
     parts.show_gauges();
-    let (manager, peers, events) = parts.manager(&config.own);
-    let server = parts.server(&config.own).await?;
+    let (orders, ordered) = mpsc::channel(ORDERS_MAX);
+    let (manager, peers, events) = parts.manager(&config.own, ordered);
+    let server = parts.server(&config.own, orders).await?;
     Ok(LeaderService { server, listener, config, parts, manager, peers, events, exporter })
 }
 
@@ -191,6 +192,7 @@ impl Parts {
     fn manager(
         &self,
         own: &LeaderSettings,
+        orders: mpsc::Receiver<Order>,
     ) -> (ReplicaManager, PeerWatch, mpsc::UnboundedReceiver<PartitionEvent>) {
         let (sender, events) = mpsc::unbounded_channel();
         let context = PartitionContext {
@@ -221,7 +223,7 @@ impl Parts {
             resigning: self.resigning.clone(),
             stop: self.closing.clone(),
         };
-        let manager = ReplicaManager::new(Arc::new(shared));
+        let manager = ReplicaManager::new(Arc::new(shared), orders);
         (manager, peers, events)
     }
 
@@ -238,10 +240,14 @@ impl Parts {
         Observed::new(service, self.telemetry.clone(), self.clocks.monotonic)
     }
 
-    async fn server(&self, own: &LeaderSettings) -> Result<GrpcServer, ServeError> {
+    async fn server(
+        &self,
+        own: &LeaderSettings,
+        orders: mpsc::Sender<Order>,
+    ) -> Result<GrpcServer, ServeError> {
         let log = LogServiceServer::new(self.log_api(own))
             .max_decoding_message_size(own.request_max_bytes.as_usize());
-        let cluster = ClusterServiceServer::new(self.cluster_api());
+        let cluster = ClusterServiceServer::new(self.cluster_api(orders));
         let replication = ReplicationServiceServer::new(ReplicationApi {
             host: Arc::clone(&self.registry),
             clocks: self.clocks.clone(),
@@ -279,7 +285,7 @@ impl Parts {
         }
     }
 
-    fn cluster_api(&self) -> ClusterApi {
+    fn cluster_api(&self, orders: mpsc::Sender<Order>) -> ClusterApi {
         let describer = ClusterDescriber::new(
             self.registry.node(),
             Program::LeaderSvc,
@@ -295,6 +301,7 @@ impl Parts {
             membership: Arc::clone(&self.membership),
             host: Arc::clone(&self.registry),
             describer,
+            orders,
         }
     }
 }

@@ -361,7 +361,9 @@ async fn a_leader_whose_directory_is_gone_leaves_the_leadership_to_who_has_the_r
     assert_eq!(leader(&cluster).await, 1, "the preferred one");
     calls.append(TOPIC, 0, batch(30, 100)).await;
     calls.until_in_sync(TOPIC, 2).await;
-    for id in NODES.iter().flat_map(|node| [(*node, Program::LeaderSvc), (*node, Program::FollowerAgent)]) {
+    // First who could take over, last whom the leader could miss: the record stays as it is.
+    let leaders = [2, 3, 1].map(|node| (node, Program::LeaderSvc));
+    for id in leaders.into_iter().chain(NODES.map(|node| (node, Program::FollowerAgent))) {
         cluster.server_mut(id).kill();
     }
     let directory = |cluster: &Cluster, node| cluster.data_dir(node).join(format!("{TOPIC}-0"));

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
-use highwater_client::{AdoptTopic, CreateTopic, DescribedTopic, Placement, TopicRef};
+use highwater_client::{AdoptTopic, CreateTopic, DescribedTopic, Losses, Placement, TopicRef};
 use highwater_types::{NodeId, TopicName, TopicProperties};
 
 use self::view::{TopicDetail, TopicSummary, print_detail, print_list};
@@ -192,7 +192,7 @@ fn confirm(
     out: &mut dyn Write,
 ) -> Result<(), CommandError> {
     match output.output {
-        OutputFormat::Json => json_line(out, &TopicDetail::of(topic, &None))?,
+        OutputFormat::Json => json_line(out, &TopicDetail::of(topic, &None, &Losses::new()))?,
         OutputFormat::Text => {
             let partitions = u64::try_from(topic.record.partitions).unwrap_or(0);
             let (name, id) = (&topic.record.name, topic.record.id);
@@ -228,8 +228,14 @@ async fn describe(args: &DescribeArgs, out: &mut dyn Write) -> Result<(), Comman
         }
     };
     // A node that cannot renew its session tells the topics all the same.
-    let live = client.describe_cluster().await.ok().map(|cluster| cluster.live);
-    let topics: Vec<_> = topics.iter().map(|topic| TopicDetail::of(topic, &live)).collect();
+    let (live, losses) = match client.describe_cluster().await {
+        Ok(cluster) => {
+            let losses = client.describe_losses(&cluster, &topics).await;
+            (Some(cluster.live), losses)
+        }
+        Err(_) => (None, Losses::new()),
+    };
+    let topics: Vec<_> = topics.iter().map(|topic| TopicDetail::of(topic, &live, &losses)).collect();
     match args.output.output {
         OutputFormat::Json => topics.iter().try_for_each(|topic| json_line(out, topic))?,
         OutputFormat::Text => {

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
-use highwater_client::{DescribedPartition, DescribedTopic};
-use highwater_types::{NodeId, Program};
+use highwater_client::{DescribedPartition, DescribedTopic, Losses};
+use highwater_types::{NodeId, PartitionRecord, Program, UncleanLoss};
 use serde::Serialize;
 
 use crate::output::{Align, Table};
@@ -53,6 +53,40 @@ struct PartitionDetail {
     replicas: Vec<i32>,
     /// The replicas that show no sign of life: a leader's leader-svc, another's agent. Absent when no node could tell.
     not_live: Option<Vec<i32>>,
+    /// The newest unclean election; absent when there was none.
+    unclean: Option<Unclean>,
+}
+
+/// The loss report of an unclean election.
+#[derive(Debug, Serialize)]
+struct Unclean {
+    /// The leadership that began by it.
+    leader_epoch: i32,
+    /// What others held from this offset on is lost.
+    from_offset: i64,
+    passed_over: Vec<PassedOver>,
+}
+
+/// A member of the in-sync set that the election passed over.
+#[derive(Debug, Serialize)]
+struct PassedOver {
+    node: i32,
+    incarnation: String,
+    /// What it lost, exactly; absent until it is back.
+    lost: Option<Lost>,
+}
+
+/// Offsets that are lost.
+#[derive(Debug, Serialize)]
+struct Lost {
+    from_offset: i64,
+    /// Below this they had been committed for certain, from here on they may have been.
+    committed_offset: i64,
+    /// Exclusive.
+    end_offset: i64,
+    /// The same in words.
+    #[serde(skip)]
+    said: String,
 }
 
 /// The programs that live, if a node of the cluster could tell.
@@ -65,7 +99,7 @@ struct Member {
 }
 
 impl TopicDetail {
-    pub(super) fn of(topic: &DescribedTopic, live: &Live) -> Self {
+    pub(super) fn of(topic: &DescribedTopic, live: &Live, losses: &Losses) -> Self {
         Self {
             topic: topic.record.name.to_string(),
             topic_id: topic.record.id.to_string(),
@@ -73,14 +107,14 @@ impl TopicDetail {
             partitions: topic
                 .partitions
                 .iter()
-                .map(|partition| PartitionDetail::of(partition, live))
+                .map(|partition| PartitionDetail::of(partition, live, losses))
                 .collect(),
         }
     }
 }
 
 impl PartitionDetail {
-    fn of(partition: &DescribedPartition, live: &Live) -> Self {
+    fn of(partition: &DescribedPartition, live: &Live, losses: &Losses) -> Self {
         let record = &partition.record;
         let not_live = live.as_ref().map(|live| {
             let needed = |node| match record.leader == Some(node) {
@@ -100,6 +134,49 @@ impl PartitionDetail {
             isr: isr.map(|m| Member { node: m.node.get(), incarnation: m.incarnation.to_string() }).collect(),
             replicas: record.replicas.iter().map(|node| node.get()).collect(),
             not_live,
+            unclean: Unclean::of(record, losses),
+        }
+    }
+}
+
+impl Unclean {
+    fn of(record: &PartitionRecord, losses: &Losses) -> Option<Self> {
+        let unclean = record.unclean.as_ref()?;
+        let passed_over = unclean.passed_over.iter().map(|member| PassedOver {
+            node: member.node.get(),
+            incarnation: member.incarnation.to_string(),
+            lost: losses.get(&(record.id(), member.node)).map(Lost::of),
+        });
+        Some(Self {
+            leader_epoch: unclean.epoch.get(),
+            from_offset: unclean.log_end.get(),
+            passed_over: passed_over.collect(),
+        })
+    }
+
+    fn print(&self, partition: i32, out: &mut dyn Write) -> io::Result<()> {
+        let Self { leader_epoch, from_offset, passed_over } = self;
+        writeln!(
+            out,
+            "partition {partition}: leader epoch {leader_epoch} began by an unclean election; what others held from offset \
+             {from_offset} on is lost"
+        )?;
+        for PassedOver { node, lost, .. } in passed_over {
+            let said =
+                lost.as_ref().map_or("how much it held there is known once it is back", |lost| &lost.said);
+            writeln!(out, "  node {node}: {said}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Lost {
+    fn of(loss: &UncleanLoss) -> Self {
+        Self {
+            from_offset: loss.from.get(),
+            committed_offset: loss.committed.get(),
+            end_offset: loss.end.get(),
+            said: loss.to_string(),
         }
     }
 }
@@ -151,7 +228,12 @@ pub(super) fn print_detail(topic: &TopicDetail, out: &mut dyn Write) -> io::Resu
             partition.leader_endpoint.clone().unwrap_or_else(|| "unknown".to_owned()),
         ]);
     }
-    table.print(out)
+    table.print(out)?;
+    let unclean = topic
+        .partitions
+        .iter()
+        .filter_map(|partition| Some((partition.partition, partition.unclean.as_ref()?)));
+    unclean.into_iter().try_for_each(|(partition, unclean)| unclean.print(partition, out))
 }
 
 fn nodes(nodes: &[i32]) -> String {
@@ -164,8 +246,8 @@ fn nodes(nodes: &[i32]) -> String {
 #[cfg(test)]
 mod tests {
     use highwater_types::{
-        Incarnation, IsrMember, LeaderEpoch, PartitionIndex, PartitionRecord, TopicId, TopicIdPartition,
-        TopicProperties, TopicRecord,
+        Incarnation, IsrMember, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicIdPartition,
+        TopicProperties, TopicRecord, UncleanElection,
     };
 
     use super::*;
@@ -216,10 +298,11 @@ mod tests {
     #[test]
     fn a_description_tells_leader_epoch_isr_replicas_and_properties() {
         let live = Some(BTreeSet::from([(NodeId::new(1).unwrap(), Program::LeaderSvc)]));
-        let text = printed(|out| print_detail(&TopicDetail::of(&topic(), &live), out));
+        let text = printed(|out| print_detail(&TopicDetail::of(&topic(), &live, &Losses::new()), out));
         let (head, table) = text.split_at(text.find("PARTITION").unwrap());
         assert!(head.starts_with(&format!("topic orders ({ID})\nproperties durability=fsync ")), "{head}");
         assert!(head.contains(" min.insync.replicas=1 "), "{head}");
+        assert!(head.contains(" unclean.leader.election.enable=false"), "{head}");
         let expected = "\
 PARTITION  LEADER  EPOCH  ISR   REPLICAS  NOT LIVE  LEADER ADDRESS
         0       1      4  1     1,2       2         10.0.0.1:9400
@@ -230,11 +313,56 @@ PARTITION  LEADER  EPOCH  ISR   REPLICAS  NOT LIVE  LEADER ADDRESS
 
     #[test]
     fn json_has_every_field_of_the_record() {
-        let value = serde_json::to_value(TopicDetail::of(&topic(), &None)).unwrap();
+        let value = serde_json::to_value(TopicDetail::of(&topic(), &None, &Losses::new())).unwrap();
         assert_eq!(value["properties"]["max.message.bytes"], "1048588");
+        assert_eq!(value["properties"]["unclean.leader.election.enable"], "false");
         let led = &value["partitions"][0];
         assert_eq!((&led["leader"], &led["leader_epoch"]), (&1.into(), &4.into()));
         assert_eq!(led["isr"][0]["incarnation"], "0000000000000007");
         assert!(value["partitions"][1]["leader"].is_null() && led["not_live"].is_null());
+        assert!(led["unclean"].is_null());
+    }
+
+    /// Epoch 4 of partition 0 began at offset 10 and passed nodes 2 and 3 over; node 2 is back.
+    fn after_an_unclean_election() -> (DescribedTopic, Losses) {
+        let (mut topic, offset) = (topic(), |raw| Offset::new(raw).unwrap());
+        let record = &mut topic.partitions[0].record;
+        let passed_over =
+            [2, 3].map(|id| IsrMember { node: node(id), incarnation: Incarnation::new(8).unwrap() });
+        let epoch = record.leader_epoch.unwrap();
+        record.unclean =
+            Some(UncleanElection { epoch, log_end: offset(10), passed_over: passed_over.to_vec() });
+        let loss = UncleanLoss { election: epoch, from: offset(10), committed: offset(12), end: offset(15) };
+        let losses = Losses::from([((record.id(), node(2)), loss)]);
+        (topic, losses)
+    }
+
+    #[test]
+    fn the_loss_report_of_an_unclean_election_is_exact_for_who_is_back() {
+        let (topic, losses) = after_an_unclean_election();
+        let detail = TopicDetail::of(&topic, &None, &losses);
+        let text = printed(|out| print_detail(&detail, out));
+        let (_, report) = text.split_at(text.find("partition 0").unwrap());
+        let expected = "\
+partition 0: leader epoch 4 began by an unclean election; what others held from offset 10 on is lost
+  node 2: offsets [10, 12) were committed, [12, 15) may have been, and all are lost
+  node 3: how much it held there is known once it is back
+";
+        assert_eq!(report, expected);
+        let value = serde_json::to_value(detail).unwrap();
+        let report = serde_json::json!({
+            "leader_epoch": 4,
+            "from_offset": 10,
+            "passed_over": [
+                {
+                    "node": 2,
+                    "incarnation": "0000000000000008",
+                    "lost": {"from_offset": 10, "committed_offset": 12, "end_offset": 15},
+                },
+                {"node": 3, "incarnation": "0000000000000008", "lost": null},
+            ],
+        });
+        assert_eq!(value["partitions"][0]["unclean"], report);
+        assert!(value["partitions"][1]["unclean"].is_null());
     }
 }

@@ -193,13 +193,7 @@ impl Client {
         let cluster = self.describe_cluster().await?;
         let (mut rows, mut led, mut unreachable) = (Vec::new(), BTreeSet::new(), BTreeMap::new());
         for (node, endpoint) in programs(&cluster, Program::LeaderSvc) {
-            let rpc = |channel, request| async move {
-                ReplicationServiceClient::new(channel)
-                    .max_decoding_message_size(DESCRIPTION_LIMIT)
-                    .describe_replication(request)
-                    .await
-            };
-            match self.call(&endpoint, request.clone(), self.view_timeout(), rpc).await {
+            match self.ask_replication(&endpoint, request.clone()).await {
                 Ok(answer) => {
                     led.extend(
                         answer.partitions.iter().map(|p| (p.topic_id.clone(), p.partition.unwrap_or(-1))),
@@ -212,6 +206,21 @@ impl Client {
         rows.sort_by(|a, b| (&a.topic, a.partition, a.replica).cmp(&(&b.topic, b.partition, b.replica)));
         let leaderless = leaderless_rows(&cluster, topics, &led, &unreachable);
         Ok(ReplicationView { rows, leaderless, unreachable })
+    }
+
+    /// What one leader-svc leads, as it says it.
+    pub(crate) async fn ask_replication(
+        &self,
+        leader: &Endpoint,
+        request: v1::DescribeReplicationRequest,
+    ) -> Result<v1::DescribeReplicationResponse, ClientError> {
+        let rpc = |channel, request| async move {
+            ReplicationServiceClient::new(channel)
+                .max_decoding_message_size(DESCRIPTION_LIMIT)
+                .describe_replication(request)
+                .await
+        };
+        self.call(leader, request, self.view_timeout(), rpc).await
     }
 
     /// The fetch loops of every agent, by node. Agents that cannot be asked are returned with why.
@@ -236,14 +245,21 @@ impl Client {
     /// # Errors
     /// [`ClientError::Call`]; it is not retried.
     pub async fn describe_fetchers_of(&self, agent: &Endpoint) -> Result<Fetchers, ClientError> {
+        Ok(fetchers(self.ask_fetchers(agent).await?))
+    }
+
+    /// What one agent follows, as it says it.
+    pub(crate) async fn ask_fetchers(
+        &self,
+        agent: &Endpoint,
+    ) -> Result<v1::DescribeFetchersResponse, ClientError> {
         let rpc = |channel, request| async move {
             ReplicationServiceClient::new(channel)
                 .max_decoding_message_size(DESCRIPTION_LIMIT)
                 .describe_fetchers(request)
                 .await
         };
-        let request = v1::DescribeFetchersRequest {};
-        Ok(fetchers(self.call(agent, request, self.view_timeout(), rpc).await?))
+        self.call(agent, v1::DescribeFetchersRequest {}, self.view_timeout(), rpc).await
     }
 
     /// A view of many nodes does not wait long for a dead one.

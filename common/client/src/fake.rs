@@ -376,6 +376,13 @@ impl ClusterService for Inner {
         Err(Status::unimplemented("no test deletes"))
     }
 
+    async fn elect_leader(
+        &self,
+        _request: Request<v1::ElectLeaderRequest>,
+    ) -> Result<Response<v1::ElectLeaderResponse>, Status> {
+        Err(Status::unimplemented("no test elects"))
+    }
+
     async fn set_replication_throttle(
         &self,
         _request: Request<v1::SetReplicationThrottleRequest>,

@@ -153,6 +153,27 @@ pub enum UncleanOrder {
     Person,
 }
 
+/// How long `node` waits, from the moment it knows that no member of the in-sync set will come, before it stands for a
+/// leadership that its topic allows although it may lack records: its place among the replicas that are `alive`, and one
+/// more `stagger` for who comes back just then. `None`: a member `may_come` still, or it is no replica, or there is nothing
+/// that it could lack.
+#[must_use]
+pub fn unclean_delay(
+    record: &PartitionRecord,
+    node: NodeId,
+    stagger: Duration,
+    may_come: impl Fn(NodeId) -> bool,
+    alive: impl Fn(NodeId) -> bool,
+) -> Option<Duration> {
+    let is_waited_for = |member: &IsrMember| member.node != node && may_come(member.node);
+    if record.is_new() || !record.has_replica(node) || record.isr.iter().any(is_waited_for) {
+        return None;
+    }
+    let before_it = record.replicas.iter().take_while(|other| **other != node);
+    let place = 1 + before_it.filter(|other| alive(**other)).count();
+    Some(stagger.saturating_mul(u32::try_from(place).unwrap_or(u32::MAX)))
+}
+
 /// The record in which a replica that may lack acknowledged records leads, alone in the in-sync set. The record says so for
 /// good: with the epoch, from which on cuts below older high watermarks are legal, with where it began, and whom it passed
 /// over (design.md 6.5, 6.13).

@@ -210,3 +210,22 @@ fn the_store_refuses_an_election_that_hides_a_loss() {
     let invented = PartitionRecord { unclean: unclean.unclean, ..record.clone() };
     assert!(check_change(&record, &invented).unwrap_err().contains("that begins by it"));
 }
+
+#[test]
+fn who_may_lack_records_waits_for_every_member_that_may_come_and_for_those_before_it() {
+    let record = led(&[1, 2, 3, 4], &[1, 2]);
+    let none = |_: NodeId| false;
+    let delay = |raw: i32, may_come: &[i32], alive: &[i32]| {
+        let is_in = |nodes: &[i32], n: NodeId| nodes.contains(&n.get());
+        unclean_delay(&record, node(raw), STAGGER, |n| is_in(may_come, n), |n| is_in(alive, n))
+    };
+    assert_eq!(delay(3, &[2], &[3, 4]), None, "node 2 is in sync and may come back");
+    assert_eq!(delay(3, &[], &[3, 4]), Some(STAGGER), "after who comes back just now");
+    assert_eq!(delay(4, &[], &[3, 4]), Some(2 * STAGGER));
+    assert_eq!(delay(4, &[], &[4]), Some(STAGGER));
+    assert_eq!(delay(5, &[], &[4]), None, "no replica");
+    // Its own entry can be of an incarnation that it lost.
+    assert_eq!(delay(2, &[2], &[2]), Some(STAGGER), "nobody waits for itself");
+    let new = PartitionRecord { leader: None, leader_epoch: None, isr: Vec::new(), ..record.clone() };
+    assert_eq!(unclean_delay(&new, node(3), STAGGER, none, none), None, "nothing can be missing yet");
+}

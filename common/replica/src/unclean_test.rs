@@ -1,9 +1,9 @@
 //! Real logs after an unclean election: what is cut, kept and reported (design.md 6.5, 6.13).
 
+use highwater_log::Storage;
 use highwater_log::storage::sim::SimStorage;
-use highwater_log::{OffsetRange, Storage};
 use highwater_protocol::follower::{FailureReason, PartitionFetchState};
-use highwater_types::{Durability, IsrMember, Offset, UncleanElection};
+use highwater_types::{Durability, IsrMember, Offset, UncleanElection, UncleanLoss};
 
 use crate::test_cluster::{Cluster, Role, node};
 use crate::{FollowerReplica, LossReport};
@@ -13,8 +13,8 @@ fn offset(raw: i64) -> Offset {
 }
 
 /// Machine 0 committed 3 records with machine 1 and 2 alone, and wrote one more; then machine 1 leads from offset 3. Machine 0
-/// follows it.
-fn lost_two(with_note: bool) -> Cluster {
+/// follows it. Its last checkpoint is older than the two records, unless `it_checkpointed`.
+fn lost_two(with_note: bool, it_checkpointed: bool) -> Cluster {
     let mut cluster = Cluster::leading(2, Durability::Fsync);
     cluster.produce(0, 3);
     cluster.replicate();
@@ -27,7 +27,9 @@ fn lost_two(with_note: bool) -> Cluster {
     cluster.learn(0);
     cluster.produce(0, 2);
     cluster.flush(0);
-    assert!(cluster.leader(0).write_checkpoint().unwrap());
+    if it_checkpointed {
+        assert!(cluster.leader(0).write_checkpoint().unwrap());
+    }
     assert_eq!(cluster.leader(0).high_watermark(), offset(5));
     cluster.kill(0);
 
@@ -62,6 +64,7 @@ fn settle(cluster: &mut Cluster) -> Option<LossReport> {
             let loss = step.loss.clone();
             side.take(step);
             if loss.is_some() {
+                cluster.note_cut(0);
                 return loss;
             }
         }
@@ -77,12 +80,11 @@ fn kept_files(replica: &FollowerReplica<SimStorage>, storage: &SimStorage) -> Ve
 
 #[test]
 fn what_an_unclean_election_lost_is_cut_kept_and_reported_exactly() {
-    let mut cluster = lost_two(true);
+    let mut cluster = lost_two(true, true);
     let report = settle(&mut cluster).expect("records were lost");
     let epoch = cluster.record.leader_epoch.unwrap();
-    assert_eq!(report.election, epoch);
-    assert_eq!(report.lost, OffsetRange::new(offset(3), offset(5)), "its checkpoint knew them committed");
-    assert_eq!(report.in_doubt, OffsetRange::new(offset(5), offset(5)));
+    let loss = UncleanLoss { election: epoch, from: offset(3), committed: offset(5), end: offset(5) };
+    assert_eq!(report.loss, loss, "its checkpoint knew them committed");
     let kept = kept_files(cluster.follower(0), &cluster.machines[0].storage);
     assert_eq!(kept, [report.kept_in.unwrap()], "the bytes are beside the log");
     cluster.settle(0);
@@ -93,8 +95,26 @@ fn what_an_unclean_election_lost_is_cut_kept_and_reported_exactly() {
 }
 
 #[test]
+fn what_it_could_not_know_to_be_committed_is_kept_and_reported_as_well() {
+    let mut cluster = lost_two(true, false);
+    let LossReport { loss, kept_in } = settle(&mut cluster).expect("records were lost");
+    assert_eq!((loss.from, loss.end), (offset(3), offset(5)));
+    assert!(loss.committed <= loss.from, "nothing is certain: {loss}");
+    assert_eq!(kept_files(cluster.follower(0), &cluster.machines[0].storage), [kept_in.unwrap()]);
+}
+
+#[test]
+fn what_was_lost_is_known_after_a_power_loss() {
+    let mut cluster = lost_two(true, true);
+    let LossReport { loss, .. } = settle(&mut cluster).expect("records were lost");
+    cluster.lose_power(0);
+    cluster.follow(0, 10);
+    assert_eq!(cluster.follower(0).log().unclean_loss(), Some(loss));
+}
+
+#[test]
 fn without_a_note_of_one_nothing_below_the_high_watermark_is_cut() {
-    let mut cluster = lost_two(false);
+    let mut cluster = lost_two(false, true);
     assert_eq!(settle(&mut cluster), None);
     let state = cluster.follower(0).state(cluster.now().monotonic);
     let PartitionFetchState::Failed { reason, .. } = state else { panic!("{state:?}") };

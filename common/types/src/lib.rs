@@ -22,7 +22,7 @@ pub use name::{InvalidTopicName, TopicName, TopicPartition};
 pub use position::{LeaderEpoch, Offset, OffsetAndEpoch, PartitionEpoch};
 pub use record::{
     AdoptedHistory, Durability, Endpoint, IsrMember, LivenessRecord, NodeRecord, PartitionRecord, Program,
-    Resignation, TopicProperties, TopicRecord, UncleanElection,
+    Resignation, TopicProperties, TopicRecord, UncleanElection, UncleanLoss,
 };
 pub use throttle::{ByteRate, NodeThrottles, Throttle, ThrottleSide, ThrottledReplicas};
 pub use time::{MonotonicTime, WallTime};

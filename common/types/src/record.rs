@@ -13,8 +13,10 @@ use crate::{
     TopicIdPartition, TopicName,
 };
 
+mod loss;
 mod properties;
 
+pub use loss::UncleanLoss;
 pub use properties::{Durability, TopicProperties};
 
 /// A replica in the in-sync set: only this incarnation of it is electable and counts (design.md 6.3).

@@ -13,12 +13,14 @@
 pub mod admin;
 pub mod caller;
 pub mod cluster;
+pub mod elect;
 pub mod error;
 pub mod failure;
 pub mod fetch;
 mod field;
 pub mod lag;
 pub mod limits;
+pub mod loss;
 pub mod offsets;
 pub mod produce;
 pub mod read_records;

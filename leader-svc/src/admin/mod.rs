@@ -5,6 +5,7 @@
 
 mod adopt;
 mod create;
+mod elect;
 mod placement;
 mod register;
 mod replication;
@@ -21,13 +22,16 @@ use highwater_serving::describe::ClusterDescriber;
 use highwater_serving::registry::resolve_topic;
 use highwater_serving::{PartitionHost as _, Registry, Volume};
 use highwater_types::{ErrorCode, ReplicationError};
+use highwater_wire::elect::decode_elect;
 use highwater_wire::throttle::{decode_clear, decode_set};
 use highwater_wire::{admin, status};
+use tokio::sync::mpsc;
 use tonic::{Request, Response};
 
 pub(crate) use replication::ReplicationApi;
 
 use crate::partition::LedPartition;
+use crate::replica_manager::Order;
 
 /// How often a write of unknown outcome is tried, with the pause before each next one.
 const WRITE_ATTEMPTS: u32 = 5;
@@ -41,6 +45,7 @@ pub(crate) struct ClusterApi {
     pub(crate) membership: Arc<Membership>,
     pub(crate) host: Arc<Registry<LedPartition>>,
     pub(crate) describer: ClusterDescriber,
+    pub(crate) orders: mpsc::Sender<Order>,
 }
 
 #[tonic::async_trait]
@@ -92,6 +97,15 @@ impl ClusterService for ClusterApi {
             topic: deleted.name.to_string(),
             topic_id: deleted.id.to_string(),
         }))
+    }
+
+    async fn elect_leader(
+        &self,
+        request: Request<v1::ElectLeaderRequest>,
+    ) -> Answer<v1::ElectLeaderResponse> {
+        let order = decode_elect(&request.into_inner())?;
+        let node = self.elect(order).await.map_err(|e| status::from_error(&e))?;
+        Ok(Response::new(v1::ElectLeaderResponse { node_id: Some(node.get()) }))
     }
 
     async fn register_agent(

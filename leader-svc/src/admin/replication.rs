@@ -13,6 +13,7 @@ use highwater_serving::throttle::throttles_itself;
 use highwater_serving::{HostedReplica as _, PartitionHost, Registry};
 use highwater_types::{MonotonicTime, Offset, TopicId};
 use highwater_wire::lag::encode_lag_cause;
+use highwater_wire::loss::encode_loss;
 use highwater_wire::{admin, status};
 use tonic::{Request, Response};
 
@@ -90,6 +91,7 @@ fn describe(view: &ClusterView, partition: &LedPartition, now: MonotonicTime) ->
         high_watermark: Some(replica.high_watermark().get()),
         size_bytes: Some(positions.size),
         followers: followers.into_iter().map(of_follower).collect(),
+        loss: replica.log().unclean_loss().as_ref().map(encode_loss),
     }
 }
 

@@ -12,37 +12,40 @@
 //!
 //! Every failure is retried with a growing pause; a newer record ends the pause.
 
+mod close;
 mod disk_failures;
+mod order;
 mod peers;
 mod resign;
+mod shared;
 mod stand;
+#[cfg(test)]
+mod stand_test_support;
+mod turn;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater_coordination::{
-    ClusterView, Membership, ProgramState, first_leadership_delay, successor, take_over_delay,
-};
-use highwater_serving::registry::{Hosting, Registry, name_of};
+use highwater_coordination::{ClusterView, UncleanOrder};
+use highwater_serving::Attempts;
+use highwater_serving::registry::{Hosting, name_of};
 use highwater_serving::strays::Strays;
-use highwater_serving::volume::on_disk;
-use highwater_serving::{Attempts, Volume};
 use highwater_types::{
-    ErrorCode, NodeId, PartitionEpoch, PartitionRecord, Program, ReplicationError, TopicIdPartition,
-    TopicRecord,
+    ErrorCode, NodeId, PartitionEpoch, PartitionRecord, ReplicationError, TopicIdPartition, TopicRecord,
 };
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::{Instant, timeout_at};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio::time::Instant;
 
 use self::disk_failures::DiskFailures;
+pub(crate) use self::order::{ORDERS_MAX, Order};
 pub(crate) use self::peers::{PeerWatch, Peers};
-use self::resign::{RESIGNATIONS_MAX, RESIGNING_MAX, hand_over};
+use self::resign::{Resigning, disk_failed};
+pub(crate) use self::shared::{BORROWED_LOGS_MAX, Shared};
 use self::stand::{Stood, stand};
-use crate::partition::{LedPartition, PartitionContext, PartitionEvent};
+use self::turn::Turn;
+use crate::partition::{LedPartition, PartitionEvent};
 
 /// Pauses after a failed attempt.
 const RETRY_MIN: Duration = Duration::from_millis(500);
@@ -50,61 +53,6 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 
 /// The least time between two looks at all records: while thousands of partitions change, each look serves many changes.
 const LOOK_PAUSE: Duration = Duration::from_millis(5);
-
-/// How long a leadership that ended waits for answers that still read its log (design.md 6.6).
-const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
-
-/// How many logs are flushed and closed at the same time when the program stops.
-const CONCURRENT_CLOSES: usize = 16;
-
-/// What the manager's tasks share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) node: NodeId,
-    pub(crate) volume: Volume,
-    pub(crate) registry: Arc<Registry<LedPartition>>,
-    pub(crate) context: Arc<PartitionContext>,
-    pub(crate) membership: Arc<Membership>,
-    pub(crate) replica_lag_time_max: Duration,
-    pub(crate) hw_propagation: Duration,
-    pub(crate) leadership_stagger: Duration,
-    /// Bounds how many logs are opened at the same time.
-    pub(crate) opening: Semaphore,
-    /// Bounds how many logs are borrowed from this node's agent at the same time.
-    pub(crate) borrowing: Semaphore,
-    /// What is known of the other nodes' leader-svc.
-    pub(crate) peers: watch::Receiver<Peers>,
-    /// Leaderships are given up from here on, and none is taken.
-    pub(crate) leaving: CancellationToken,
-    /// Leaderships that are being given up; closed once all are that can be.
-    pub(crate) resigning: TaskTracker,
-    pub(crate) stop: CancellationToken,
-}
-
-impl Shared {
-    /// Who is to lead when this node does not lead on; `None`: nobody else can.
-    fn successor(&self, record: &PartitionRecord) -> Option<NodeId> {
-        let peers = self.peers.borrow();
-        successor(record, |other| peers.is_up(other))
-    }
-
-    /// Whether another node's leader-svc may be about to take a first leadership (design.md 6.9). One that has only just
-    /// registered may: this node has not seen it renew yet.
-    fn may_stand(&self, other: NodeId) -> bool {
-        match self.membership.state(other, Program::LeaderSvc) {
-            ProgramState::Alive => true,
-            ProgramState::Expired => false,
-            ProgramState::NeverSeen => {
-                let view = self.context.coordination.view();
-                let view = view.borrow();
-                view.node(other).is_some_and(|found| found.endpoint(Program::LeaderSvc).is_some())
-            }
-        }
-    }
-}
-
-/// See [`Shared::borrowing`].
-pub(crate) const BORROWED_LOGS_MAX: usize = 64;
 
 /// What the manager does about a partition just now.
 #[derive(Debug)]
@@ -140,19 +88,11 @@ pub(crate) struct ReplicaManager {
     /// Nodes whose agent is dead, as the leaderships were told.
     agents_gone: BTreeSet<NodeId>,
     resigning: Resigning,
-}
-
-/// What bounds the resignations of a program that stops.
-#[derive(Debug)]
-struct Resigning {
-    turns: Arc<Semaphore>,
-    /// Set when it was told to stop.
-    until: Option<Instant>,
+    orders: mpsc::Receiver<Order>,
 }
 
 impl ReplicaManager {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let turns = Arc::new(Semaphore::new(RESIGNATIONS_MAX));
+    pub(crate) fn new(shared: Arc<Shared>, orders: mpsc::Receiver<Order>) -> Self {
         Self {
             shared,
             slots: HashMap::new(),
@@ -161,7 +101,8 @@ impl ReplicaManager {
             tasks: JoinSet::new(),
             strays: Strays::default(),
             agents_gone: BTreeSet::new(),
-            resigning: Resigning { turns, until: None },
+            resigning: Resigning::new(),
+            orders,
         }
     }
 
@@ -182,10 +123,8 @@ impl ReplicaManager {
             };
             let look = tokio::select! {
                 () = stop.cancelled() => break,
-                () = leaving.cancelled(), if self.resigning.until.is_none() => {
-                    self.resigning.until = Some(Instant::now() + RESIGNING_MAX);
+                () = leaving.cancelled(), if !self.resigning.has_begun() => {
                     self.resign_all();
-                    self.shared.resigning.close();
                     false
                 }
                 // Its sender goes when the program stops.
@@ -203,6 +142,11 @@ impl ReplicaManager {
                 // The store's handle lives as long as the program.
                 changed = view.changed() => if changed.is_err() { break } else { true },
                 Some(event) = events.recv() => self.on_event(event),
+                Some(order) = self.orders.recv() => {
+                    let now = Arc::clone(&view.borrow());
+                    self.on_order(order, &now);
+                    false
+                }
                 Some(done) = self.tasks.join_next() => {
                     let now = Arc::clone(&view.borrow());
                     self.on_done(done, &now)
@@ -242,7 +186,7 @@ impl ReplicaManager {
             Some(Slot::Standing | Slot::Closing) => return None,
             Some(Slot::Paused { .. } | Slot::WaitsItsTurn { .. }) | None => {}
         }
-        let Some(delay) = self.standing_delay(record) else {
+        let Some(Turn { after, order }) = self.shared.turn(topic, record) else {
             if self.slots.remove(&id).is_some() {
                 self.shared.registry.remove(id);
             }
@@ -258,33 +202,13 @@ impl ReplicaManager {
             _ => Instant::now(),
         };
         // No record mends a disk: else two full ones would pass a leadership to and fro.
-        let turn = self.disk_failures.stands_from(id).map_or(since + delay, |from| from.max(since + delay));
+        let turn = self.disk_failures.stands_from(id).map_or(since + after, |from| from.max(since + after));
         if turn <= Instant::now() {
-            self.stand(topic, record);
+            self.stand(topic, record, order, None);
             return None;
         }
         self.slots.insert(id, Slot::WaitsItsTurn { since });
         Some(turn)
-    }
-
-    /// How long this node waits for others before it stands; `None`: it does not.
-    fn standing_delay(&self, record: &PartitionRecord) -> Option<Duration> {
-        let (node, stagger) = (self.shared.node, self.shared.leadership_stagger);
-        if self.shared.leaving.is_cancelled() {
-            return None;
-        }
-        if record.leader == Some(node) {
-            return Some(Duration::ZERO);
-        }
-        if record.is_new() {
-            let expired = |other| other != node && !self.shared.may_stand(other);
-            return first_leadership_delay(record, node, stagger, expired);
-        }
-        let peers = self.shared.peers.borrow();
-        if record.leader.is_some_and(|leader| !peers.is_down(leader)) {
-            return None;
-        }
-        take_over_delay(record, node, stagger, |other| peers.is_up(other))
     }
 
     /// Agents that died fetch no more: they are taken out of in-sync sets at once (design.md 6.6).
@@ -298,15 +222,26 @@ impl ReplicaManager {
         self.agents_gone = gone;
     }
 
-    fn stand(&mut self, topic: &Arc<TopicRecord>, record: &Arc<PartitionRecord>) {
+    /// Begins to stand; `ordered` is told what came of it.
+    fn stand(
+        &mut self,
+        topic: &Arc<TopicRecord>,
+        record: &Arc<PartitionRecord>,
+        order: UncleanOrder,
+        ordered: Option<oneshot::Sender<Result<NodeId, ReplicationError>>>,
+    ) {
         let id = record.id();
         self.slots.insert(id, Slot::Standing);
         let opening = ReplicationError::new(ErrorCode::ReplicaNotAvailable, "the partition is being opened");
         self.shared.registry.set(id, Hosting::Opening(opening));
         let (shared, topic, record) = (Arc::clone(&self.shared), Arc::clone(topic), Arc::clone(record));
         self.tasks.spawn(async move {
-            let seen = record.partition_epoch;
-            Done::Stood(id, seen, stand(shared, topic, record).await)
+            let (node, seen) = (shared.node, record.partition_epoch);
+            let stood = stand(shared, topic, record, order).await;
+            if let Some(ordered) = ordered {
+                _ = ordered.send(order::outcome(node, &stood));
+            }
+            Done::Stood(id, seen, stood)
         });
     }
 
@@ -347,7 +282,7 @@ impl ReplicaManager {
                 self.disk_failures.leads(id);
                 self.shared.registry.set(id, Hosting::Online(Arc::clone(&partition)));
                 self.slots.insert(id, Slot::Leading(Arc::clone(&partition)));
-                if self.resigning.until.is_some() {
+                if self.resigning.has_begun() {
                     self.resign(id, partition);
                     return false;
                 }
@@ -382,7 +317,10 @@ impl ReplicaManager {
                 if self.attempts.failed(id, &why.message).1 {
                     tracing::warn!(partition = name_of(view, id), topic_id = %id.topic_id, error = %why, "cannot lead");
                 }
-                self.pause(id, seen, None, why);
+                // Where the topic lets others lead, members of the in-sync set that die later make the difference.
+                let topic = view.topic(id.topic_id);
+                let tries_on = topic.is_some_and(|topic| topic.properties.unclean_leader_election);
+                self.pause(id, seen, tries_on.then_some(RETRY_MAX), why);
                 true
             }
         }
@@ -429,134 +367,9 @@ impl ReplicaManager {
             }
             PartitionEvent::Failed(partition) => {
                 self.shared.registry.set(id, Hosting::Failed(disk_failed()));
-                self.slots.insert(id, Slot::Closing);
-                let (stop, successor) =
-                    (self.shared.stop.clone(), self.shared.successor(&partition.record()));
-                self.tasks.spawn(async move {
-                    let seen = partition.record().partition_epoch;
-                    if let Some(successor) = successor {
-                        hand_over(&partition, successor, Instant::now() + RESIGNING_MAX).await;
-                    }
-                    give_up(partition, stop).await;
-                    Done::GivenUp(id, seen)
-                });
+                self.give_up(id, partition);
             }
         }
         true
-    }
-
-    fn close(&mut self, id: TopicIdPartition, partition: Arc<LedPartition>) {
-        self.slots.insert(id, Slot::Closing);
-        self.tasks.spawn(async move {
-            partition.close(CLOSE_PATIENCE).await;
-            Done::Closed(id)
-        });
-    }
-
-    /// Leaves partitions whose topic is gone. Their directories go when the log is closed (`serving::strays`).
-    fn leave_deleted(&mut self, view: &ClusterView) {
-        let gone: Vec<_> = self.slots.keys().filter(|id| view.partition(**id).is_none()).copied().collect();
-        for id in gone {
-            match self.slots.get(&id) {
-                Some(Slot::Leading(partition)) => {
-                    let partition = Arc::clone(partition);
-                    let why =
-                        ReplicationError::new(ErrorCode::UnknownTopicOrPartition, "the topic was deleted");
-                    self.shared.registry.remove(id);
-                    partition.stop_leading(&why);
-                    self.close(id, partition);
-                }
-                Some(Slot::Standing | Slot::Closing) | None => {}
-                Some(Slot::WaitsItsTurn { .. } | Slot::Paused { .. }) => {
-                    self.shared.registry.remove(id);
-                    self.slots.remove(&id);
-                }
-            }
-            self.attempts.forget(id);
-            self.disk_failures.forget(id);
-        }
-    }
-
-    /// The program is about to stop: gives up what somebody else in sync can lead (design.md 6.11).
-    fn resign_all(&mut self) {
-        let leads = |(id, slot): (&TopicIdPartition, &Slot)| match slot {
-            Slot::Leading(partition) => Some((*id, Arc::clone(partition))),
-            Slot::WaitsItsTurn { .. } | Slot::Standing | Slot::Closing | Slot::Paused { .. } => None,
-        };
-        let led: Vec<_> = self.slots.iter().filter_map(leads).collect();
-        for (id, partition) in led {
-            self.resign(id, partition);
-        }
-    }
-
-    /// Gives one leadership up, and closes its log; one that nobody else can take is led to the end.
-    fn resign(&mut self, id: TopicIdPartition, partition: Arc<LedPartition>) {
-        let Some(until) = self.resigning.until else { return };
-        let Some(successor) = self.shared.successor(&partition.record()) else { return };
-        self.slots.insert(id, Slot::Closing);
-        let (shared, turns) = (Arc::clone(&self.shared), Arc::clone(&self.resigning.turns));
-        let counted = shared.resigning.token();
-        self.tasks.spawn(async move {
-            let turn = timeout_at(until, turns.acquire()).await;
-            let why =
-                ReplicationError::new(ErrorCode::NotLeaderOrFollower, "this node gives the leadership up");
-            partition.stop_leading(&why);
-            shared.registry.remove(id);
-            if turn.is_ok() {
-                hand_over(&partition, successor, until).await;
-            }
-            drop((turn, counted));
-            partition.close(CLOSE_PATIENCE).await;
-            Done::Closed(id)
-        });
-    }
-
-    /// The program stops: every log is flushed, marked clean and closed.
-    async fn close_all(mut self) {
-        let why = ReplicationError::new(ErrorCode::ShuttingDown, "this program is stopping");
-        let turns = Arc::new(Semaphore::new(CONCURRENT_CLOSES));
-        for (id, slot) in std::mem::take(&mut self.slots) {
-            let Slot::Leading(partition) = slot else { continue };
-            partition.stop_leading(&why);
-            self.shared.registry.remove(id);
-            let turns = Arc::clone(&turns);
-            self.tasks.spawn(async move {
-                let _turn = turns.acquire_owned().await.ok();
-                partition.close(CLOSE_PATIENCE).await;
-                Done::Closed(id)
-            });
-        }
-        while let Some(done) = self.tasks.join_next().await {
-            // A leadership that was taken at the last moment.
-            if let Ok(Done::Stood(_, _, Stood::Leads(partition))) = done {
-                partition.stop_leading(&why);
-                partition.close(CLOSE_PATIENCE).await;
-            }
-        }
-    }
-}
-
-fn disk_failed() -> ReplicationError {
-    ReplicationError::new(ErrorCode::StorageError, "the disk of this node failed")
-}
-
-/// Gives up the log of a leadership whose disk failed, so that it can be opened anew. The log is held until what it lost is
-/// written down, because nobody may stand with it before (design.md 6.3).
-async fn give_up(partition: Arc<LedPartition>, stop: CancellationToken) {
-    let name = partition.id_name();
-    let mut pause = RETRY_MIN;
-    loop {
-        let failed = Arc::clone(&partition);
-        let Err(error) = on_disk(move || failed.replica().abandon()).await else { return };
-        tracing::error!(
-            partition = name,
-            %error,
-            "could not write down that acknowledged records are lost; trying on. Look after the disk of the data directory"
-        );
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            () = stop.cancelled() => return,
-        }
-        pause = (pause * 2).min(RETRY_MAX);
     }
 }

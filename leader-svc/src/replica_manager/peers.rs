@@ -47,6 +47,12 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
+    /// These are down, those are up.
+    #[cfg(test)]
+    pub(super) fn of(down: impl IntoIterator<Item = NodeId>, up: impl IntoIterator<Item = NodeId>) -> Self {
+        Self { down: down.into_iter().collect(), up: up.into_iter().collect(), agents_gone: BTreeSet::new() }
+    }
+
     /// Whether a leadership of this node's may be taken over.
     pub(super) fn is_down(&self, node: NodeId) -> bool {
         self.down.contains(&node)

@@ -3,16 +3,22 @@
 //! What must hold: nothing is appended after the resignation was proposed; a failure costs time only, because the successor
 //! then takes over as from a dead leader.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_coordination::{CasOutcome, Coordination, resignation};
-use highwater_types::{NodeId, PartitionRecord};
+use highwater_serving::volume::on_disk;
+use highwater_types::{ErrorCode, NodeId, PartitionRecord, ReplicationError, TopicIdPartition};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
 
+use super::close::CLOSE_PATIENCE;
+use super::{Done, RETRY_MAX, RETRY_MIN, ReplicaManager, Shared, Slot};
 use crate::partition::LedPartition;
 
 /// How many leaderships are given up at the same time.
-pub(super) const RESIGNATIONS_MAX: usize = 64;
+const RESIGNATIONS_MAX: usize = 64;
 
 /// How long it may take in all: at a stop, for all leaderships together. What is left then is taken over.
 pub(super) const RESIGNING_MAX: Duration = Duration::from_secs(1);
@@ -20,15 +26,93 @@ pub(super) const RESIGNING_MAX: Duration = Duration::from_secs(1);
 /// How often it is proposed: a change of the in-sync set may come first.
 const ATTEMPTS: u32 = 3;
 
-/// Tells everybody by the record that `successor` is to lead, until `until` at most. The leadership is over.
-pub(super) async fn hand_over(partition: &LedPartition, successor: NodeId, until: Instant) {
+/// What bounds the resignations of a program that stops.
+#[derive(Debug)]
+pub(super) struct Resigning {
+    turns: Arc<Semaphore>,
+    /// Set when it was told to stop.
+    until: Option<Instant>,
+}
+
+impl Resigning {
+    pub(super) fn new() -> Self {
+        Self { turns: Arc::new(Semaphore::new(RESIGNATIONS_MAX)), until: None }
+    }
+
+    /// Whether the program was told to stop.
+    pub(super) const fn has_begun(&self) -> bool {
+        self.until.is_some()
+    }
+}
+
+impl ReplicaManager {
+    /// The program is about to stop: gives up what somebody else in sync can lead (design.md 6.11).
+    pub(super) fn resign_all(&mut self) {
+        self.resigning.until = Some(Instant::now() + RESIGNING_MAX);
+        let leads = |(id, slot): (&TopicIdPartition, &Slot)| match slot {
+            Slot::Leading(partition) => Some((*id, Arc::clone(partition))),
+            Slot::WaitsItsTurn { .. } | Slot::Standing | Slot::Closing | Slot::Paused { .. } => None,
+        };
+        let led: Vec<_> = self.slots.iter().filter_map(leads).collect();
+        for (id, partition) in led {
+            self.resign(id, partition);
+        }
+        self.shared.resigning.close();
+    }
+
+    /// Gives one leadership up, and closes its log; one that nobody else can take is led to the end.
+    pub(super) fn resign(&mut self, id: TopicIdPartition, partition: Arc<LedPartition>) {
+        let Some(until) = self.resigning.until else { return };
+        let Some(successor) = self.shared.successor(&partition.record()) else { return };
+        self.slots.insert(id, Slot::Closing);
+        let (shared, turns) = (Arc::clone(&self.shared), Arc::clone(&self.resigning.turns));
+        let counted = shared.resigning.token();
+        self.tasks.spawn(async move {
+            let turn = timeout_at(until, turns.acquire()).await;
+            end(&shared, id, &partition);
+            if turn.is_ok() {
+                hand_over(&partition, successor, until).await;
+            }
+            drop((turn, counted));
+            partition.close(CLOSE_PATIENCE).await;
+            Done::Closed(id)
+        });
+    }
+
+    /// Gives a leadership up that its disk ended: to who can take it, then its log, so that it can be opened anew.
+    pub(super) fn give_up(&mut self, id: TopicIdPartition, partition: Arc<LedPartition>) {
+        self.slots.insert(id, Slot::Closing);
+        let (stop, successor) = (self.shared.stop.clone(), self.shared.successor(&partition.record()));
+        self.tasks.spawn(async move {
+            let seen = partition.record().partition_epoch;
+            if let Some(successor) = successor {
+                hand_over(&partition, successor, Instant::now() + RESIGNING_MAX).await;
+            }
+            abandon(partition, stop).await;
+            Done::GivenUp(id, seen)
+        });
+    }
+}
+
+/// Ends a leadership: requests learn from here on where to go.
+pub(super) fn end(shared: &Shared, id: TopicIdPartition, partition: &LedPartition) {
+    let why = ReplicationError::new(ErrorCode::NotLeaderOrFollower, "this node gives the leadership up");
+    partition.stop_leading(&why);
+    shared.registry.remove(id);
+}
+
+/// Tells everybody by the record that `successor` is to lead, until `until` at most; answers whether it did. The leadership
+/// is over.
+pub(super) async fn hand_over(partition: &LedPartition, successor: NodeId, until: Instant) -> bool {
     debug_assert!(partition.replica().is_over(), "nothing is appended any more");
     let (record, store) = (partition.record(), &**partition.coordination());
-    if resign(store, &record, partition.replica().node(), Some(successor), until).await {
+    let given_up = resign(store, &record, partition.replica().node(), Some(successor), until).await;
+    if given_up {
         tracing::info!(partition = %partition.id_name(), successor = successor.get(), "gave the leadership up");
     } else {
         tracing::warn!(partition = %partition.id_name(), "could not give the leadership up; it will be taken over");
     }
+    given_up
 }
 
 /// Records that `leader` leads no more; without a `successor`, anybody in sync may. Answers whether that is known to be
@@ -59,4 +143,30 @@ async fn propose(
         }
     }
     false
+}
+
+/// What requests get after it.
+pub(super) fn disk_failed() -> ReplicationError {
+    ReplicationError::new(ErrorCode::StorageError, "the disk of this node failed")
+}
+
+/// Gives up the log of a leadership whose disk failed, so that it can be opened anew. The log is held until what it lost is
+/// written down, because nobody may stand with it before (design.md 6.3).
+async fn abandon(partition: Arc<LedPartition>, stop: CancellationToken) {
+    let name = partition.id_name();
+    let mut pause = RETRY_MIN;
+    loop {
+        let failed = Arc::clone(&partition);
+        let Err(error) = on_disk(move || failed.replica().abandon()).await else { return };
+        tracing::error!(
+            partition = name,
+            %error,
+            "could not write down that acknowledged records are lost; trying on. Look after the disk of the data directory"
+        );
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = stop.cancelled() => return,
+        }
+        pause = (pause * 2).min(RETRY_MAX);
+    }
 }

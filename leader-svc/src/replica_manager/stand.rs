@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_coordination::{
-    Candidate, CasOutcome, CoordinationError, Ineligible, first_leadership, renewed_leadership, take_over,
+    Candidate, CasOutcome, CoordinationError, Ineligible, UncleanOrder, first_leadership, renewed_leadership,
+    take_over, unclean_leadership,
 };
 use highwater_log::{LockGuard, OnDamage, OsStorage};
 use highwater_protocol::leader::LeaderConfig;
@@ -57,8 +58,9 @@ pub(super) async fn stand(
     shared: Arc<Shared>,
     topic: Arc<TopicRecord>,
     record: Arc<PartitionRecord>,
+    order: UncleanOrder,
 ) -> Stood {
-    let stood = try_to_lead(&shared, Arc::clone(&topic), &record).await;
+    let stood = try_to_lead(&shared, Arc::clone(&topic), &record, order).await;
     let (known, why) = match &stood {
         Stood::Leads(_) | Stood::Lost => return stood,
         Stood::Elected(won, why) => (won, why),
@@ -84,7 +86,12 @@ pub(super) async fn stand(
     if resigned { Stood::Lost } else { Stood::Failed(why.clone()) }
 }
 
-async fn try_to_lead(shared: &Arc<Shared>, topic: Arc<TopicRecord>, record: &PartitionRecord) -> Stood {
+async fn try_to_lead(
+    shared: &Arc<Shared>,
+    topic: Arc<TopicRecord>,
+    record: &PartitionRecord,
+    order: UncleanOrder,
+) -> Stood {
     // The semaphores are never closed; without a permit more would be opened, or borrowed, at once.
     let _turn = if is_followed_here(shared, record) { shared.borrowing.acquire().await.ok() } else { None };
     let until = Instant::now() + LOCK_PATIENCE;
@@ -107,14 +114,7 @@ async fn try_to_lead(shared: &Arc<Shared>, topic: Arc<TopicRecord>, record: &Par
         highest_epoch: replica.report().highest_leader_epoch,
         log_end: replica.log_end(),
     };
-    let proposal = if record.is_new() {
-        first_leadership(record, &candidate)
-    } else if record.leader == Some(shared.node) {
-        renewed_leadership(record, &candidate)
-    } else {
-        take_over(record, &candidate)
-    };
-    let proposal = match proposal {
+    let proposal = match propose(record, &candidate, order) {
         Ok(proposal) => proposal,
         Err(why) => {
             give_back(replica).await;
@@ -131,11 +131,33 @@ async fn try_to_lead(shared: &Arc<Shared>, topic: Arc<TopicRecord>, record: &Par
     }
 }
 
+/// The record in which `candidate` leads; without loss, if it can be.
+fn propose(
+    record: &PartitionRecord,
+    candidate: &Candidate,
+    order: UncleanOrder,
+) -> Result<PartitionRecord, Ineligible> {
+    let proposal = if record.is_new() {
+        first_leadership(record, candidate)
+    } else if record.leader == Some(candidate.node) {
+        renewed_leadership(record, candidate)
+    } else {
+        take_over(record, candidate)
+    };
+    match proposal {
+        Err(Ineligible::NotElectable { .. }) if order != UncleanOrder::None => {
+            unclean_leadership(record, candidate, order)
+        }
+        proposal => proposal,
+    }
+}
+
 /// What a person can do about it.
 const fn advice(why: &Ineligible) -> &'static str {
     match why {
         Ineligible::NotElectable { .. } => {
-            "; it may lack acknowledged records. Start the nodes of the in-sync set on their own disks"
+            "; it may lack acknowledged records. Start the nodes of the in-sync set on their own disks. If those are lost for \
+             good, `highwater elect --unclean` lets it lead, and what it lacks is lost"
         }
         Ineligible::NotTheImporter { .. } => "; start that node",
         Ineligible::ImportIncomplete { .. } => "; delete the topic and adopt its directory again",
@@ -271,8 +293,9 @@ async fn lead(
         isr_retry: ISR_RETRY,
     };
     warn_of_losses(&replica);
+    warn_of_unclean(&record, replica.partition());
     let leading = Leading { config, node: shared.node, record: record.clone() };
-    let (now, elected) = (shared.context.clocks.monotonic.now(), Arc::new(record.clone()));
+    let now = shared.context.clocks.monotonic.now();
     match on_disk(move || replica.lead(leading, now)).await {
         Ok(replica) => {
             let context = Arc::clone(&shared.context);
@@ -280,7 +303,7 @@ async fn lead(
         }
         Err(error) => {
             let why = format!("begin the leadership: {error}");
-            Stood::Elected(elected, ReplicationError::new(ErrorCode::StorageError, why))
+            Stood::Elected(Arc::new(record), ReplicationError::new(ErrorCode::StorageError, why))
         }
     }
 }
@@ -294,6 +317,22 @@ fn warn_of_losses(replica: &OpenReplica<OsStorage>) {
             "leads without these records, which no replica in sync has: reads of them answer DATA_LOSS, all others are served"
         );
     }
+}
+
+/// The loss report of a leadership that begins uncleanly. What is lost is known exactly once those are back who held it.
+fn warn_of_unclean(record: &PartitionRecord, partition: &TopicPartition) {
+    let Some(unclean) = record.unclean.as_ref().filter(|unclean| Some(unclean.epoch) == record.leader_epoch)
+    else {
+        return;
+    };
+    let passed_over: Vec<_> = unclean.passed_over.iter().map(|member| member.node.to_string()).collect();
+    tracing::warn!(
+        %partition,
+        epoch = unclean.epoch.get(),
+        from = unclean.log_end.get(),
+        passed_over = passed_over.join(", "),
+        "leads by an unclean election: what those who were passed over held from this offset on is lost"
+    );
 }
 
 async fn give_back(replica: OpenReplica<OsStorage>) {

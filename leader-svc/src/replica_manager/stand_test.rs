@@ -1,163 +1,15 @@
-//! Leaderships and in-sync sets over a store that loses answers.
+//! Leaderships and in-sync sets over a store that loses answers; unclean elections.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
-use async_trait::async_trait;
-use highwater_coordination::interposed::{Interposed, Interposer};
-use highwater_coordination::{Coordination, FileCoordination, FileOptions, Membership, register_endpoint};
-use highwater_node::Clocks;
+use highwater_coordination::Coordination as _;
 use highwater_protocol::fetch::{FetchPartition, Requester, TopicRef};
-use highwater_serving::{DataDir, FetchPurgatory, HostedReplica as _, Registry};
-use highwater_types::{
-    Incarnation, IsrMember, LeaderEpoch, MonotonicTime, NodeId, Offset, PartitionEpoch, PartitionIndex,
-    Program, TopicId, TopicProperties,
-};
-use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, mpsc, watch};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use highwater_serving::HostedReplica as _;
+use highwater_types::{Incarnation, LeaderEpoch, Offset, PartitionEpoch, PartitionIndex};
 
 use super::super::Peers;
+use super::super::stand_test_support::{bench, member, node};
 use super::*;
-use crate::partition::PartitionContext;
-
-/// Loses the answers to the next changes of partitions: before they were made, or after.
-#[derive(Debug, Default)]
-struct Losses {
-    lose_before: AtomicUsize,
-    lose_after: AtomicUsize,
-    swaps: AtomicUsize,
-}
-
-fn take_one(count: &AtomicUsize) -> bool {
-    count.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1)).is_ok()
-}
-
-#[async_trait]
-impl Interposer for Losses {
-    async fn swap_partition(
-        &self,
-        store: &dyn Coordination,
-        new: PartitionRecord,
-        expected: PartitionEpoch,
-    ) -> Result<CasOutcome<PartitionRecord>, CoordinationError> {
-        self.swaps.fetch_add(1, Ordering::AcqRel);
-        if take_one(&self.lose_before) {
-            return Err(CoordinationError::Unknown("lost before".to_owned()));
-        }
-        let outcome = store.swap_partition(new, expected).await;
-        if take_one(&self.lose_after) {
-            return Err(CoordinationError::Unknown("lost after".to_owned()));
-        }
-        outcome
-    }
-}
-
-struct Bench {
-    _dir: tempfile::TempDir,
-    store: Arc<Interposed<FileCoordination, Losses>>,
-    shared: Arc<Shared>,
-    topic: Arc<TopicRecord>,
-}
-
-fn node(id: i32) -> NodeId {
-    NodeId::new(id).unwrap()
-}
-
-async fn bench() -> Bench {
-    let dir = tempfile::tempdir().unwrap();
-    let store = FileCoordination::open(&dir.path().join("store"), FileOptions::default()).await.unwrap();
-    let store = Arc::new(Interposed { store, between: Losses::default() });
-    let coordination: Arc<dyn Coordination> = Arc::clone(&store) as _;
-    let directory = DataDir::take(&dir.path().join("data"), node(1), Program::LeaderSvc).await.unwrap();
-    let volume = directory.join(&*coordination).await.unwrap();
-    let topic = TopicRecord {
-        id: TopicId::random(),
-        name: "t".parse().unwrap(),
-        partitions: 1,
-        properties: TopicProperties::default(),
-        deleted: false,
-    };
-    let id = TopicIdPartition::new(topic.id, PartitionIndex::new(0).unwrap());
-    let records = vec![PartitionRecord::new(id, vec![node(1), node(2)])];
-    coordination.create_topic(topic.clone(), records).await.unwrap();
-    let clocks = Clocks::system();
-    let (events, _) = mpsc::unbounded_channel();
-    let timeout = Duration::from_secs(3);
-    let membership =
-        Arc::new(Membership::new(Arc::clone(&coordination), node(1), Program::LeaderSvc, timeout));
-    let context = PartitionContext {
-        purgatory: Arc::new(FetchPurgatory::new(clocks.monotonic)),
-        clocks,
-        coordination: Arc::clone(&coordination),
-        membership: Arc::clone(&membership),
-        events,
-        queued_appends: 16,
-        runtime: Handle::current(),
-        telemetry: highwater_telemetry::Telemetry::off(),
-    };
-    // Nothing is known of others.
-    let (_, peers) = watch::channel(Peers::default());
-    let shared = Shared {
-        node: node(1),
-        volume,
-        registry: Arc::new(Registry::new(node(1), Program::LeaderSvc, coordination.view())),
-        context: Arc::new(context),
-        membership,
-        replica_lag_time_max: Duration::from_secs(30),
-        hw_propagation: Duration::ZERO,
-        leadership_stagger: Duration::ZERO,
-        opening: Semaphore::new(1),
-        borrowing: Semaphore::new(1),
-        peers,
-        leaving: CancellationToken::new(),
-        resigning: TaskTracker::new(),
-        stop: CancellationToken::new(),
-    };
-    Bench { _dir: dir, store, shared: Arc::new(shared), topic: Arc::new(topic) }
-}
-
-impl Bench {
-    fn id(&self) -> TopicIdPartition {
-        TopicIdPartition::new(self.topic.id, PartitionIndex::new(0).unwrap())
-    }
-
-    fn record(&self) -> Arc<PartitionRecord> {
-        Arc::clone(self.store.view().borrow().partition(self.id()).unwrap())
-    }
-
-    async fn stand(&self) -> Stood {
-        stand(Arc::clone(&self.shared), Arc::clone(&self.topic), self.record()).await
-    }
-
-    fn is_locked(&self) -> bool {
-        self.shared.volume.locks.try_lock(self.id()).unwrap().is_none()
-    }
-}
-
-#[tokio::test]
-async fn who_has_only_just_registered_is_waited_for_and_who_has_no_leader_svc_is_not() {
-    let bench = bench().await;
-    let registers = async |id, program| {
-        let endpoint = "host:1".parse().unwrap();
-        register_endpoint(&*bench.store, node(id), program, &endpoint).await.unwrap();
-    };
-    let renew = async |millis| {
-        bench.shared.membership.renew(|| MonotonicTime::from_millis(millis)).await.unwrap();
-    };
-    renew(0).await;
-    registers(3, Program::FollowerAgent).await;
-    assert_eq!([2, 3].map(|id| bench.shared.may_stand(node(id))), [false, false]);
-    registers(2, Program::LeaderSvc).await;
-    assert_eq!([2, 3].map(|id| bench.shared.may_stand(node(id))), [true, false]);
-    bench.store.renew_liveness(node(2), Program::LeaderSvc).await.unwrap();
-    renew(1000).await;
-    assert!(bench.shared.may_stand(node(2)), "it renews");
-    for millis in [2000, 3000, 4000] {
-        renew(millis).await;
-    }
-    assert!(!bench.shared.may_stand(node(2)), "it stopped renewing");
-}
 
 #[tokio::test]
 async fn a_leadership_whose_answer_was_lost_is_recognised_and_not_taken_twice() {
@@ -181,16 +33,9 @@ async fn a_write_that_was_lost_on_its_way_is_made_again() {
 async fn who_loses_the_leadership_gives_the_log_back() {
     let bench = bench().await;
     let seen = bench.record();
-    let member = IsrMember { node: node(2), incarnation: Incarnation::new(7).unwrap() };
-    let others = PartitionRecord {
-        leader: Some(node(2)),
-        leader_epoch: Some(LeaderEpoch::FIRST),
-        isr: vec![member],
-        ..PartitionRecord::clone(&seen)
-    };
-    bench.store.store.swap_partition(others, seen.partition_epoch).await.unwrap();
+    bench.led_by(2, 0, vec![member(2, 7)]).await;
     bench.store.between.lose_before.store(1, Ordering::Release);
-    let stood = stand(Arc::clone(&bench.shared), Arc::clone(&bench.topic), seen).await;
+    let stood = stand(Arc::clone(&bench.shared), Arc::clone(&bench.topic), seen, UncleanOrder::None).await;
     assert!(matches!(stood, Stood::Lost), "{stood:?}");
     assert!(!bench.is_locked(), "the node's other program can follow now");
 }
@@ -198,15 +43,7 @@ async fn who_loses_the_leadership_gives_the_log_back() {
 #[tokio::test]
 async fn who_is_not_electable_is_told_what_to_do_and_waits_for_another_record() {
     let bench = bench().await;
-    let seen = bench.record();
-    let member = IsrMember { node: node(1), incarnation: Incarnation::new(7).unwrap() };
-    let others = PartitionRecord {
-        leader: Some(node(1)),
-        leader_epoch: Some(LeaderEpoch::FIRST),
-        isr: vec![member],
-        ..PartitionRecord::clone(&seen)
-    };
-    bench.store.store.swap_partition(others, seen.partition_epoch).await.unwrap();
+    bench.led_by(1, 0, vec![member(1, 7)]).await;
     let Stood::Ineligible(why) = bench.stand().await else { panic!("another incarnation stood") };
     assert!(why.message.contains("(in the in-sync set: 0000000000000007)"), "{why}");
     assert!(why.message.contains("Start the nodes of the in-sync set"), "{why}");
@@ -218,7 +55,7 @@ async fn a_topic_that_is_gone_is_not_led() {
     let bench = bench().await;
     let seen = bench.record();
     bench.store.delete_topic(bench.topic.id).await.unwrap();
-    let stood = stand(Arc::clone(&bench.shared), Arc::clone(&bench.topic), seen).await;
+    let stood = stand(Arc::clone(&bench.shared), Arc::clone(&bench.topic), seen, UncleanOrder::None).await;
     assert!(matches!(stood, Stood::Lost), "{stood:?}");
     assert!(!bench.is_locked());
 }
@@ -274,20 +111,71 @@ async fn a_joining_follower_counts_at_once_and_is_proposed_until_the_outcome_is_
 #[tokio::test]
 async fn a_recorded_leader_that_is_not_electable_gives_the_leadership_to_who_is_in_sync() {
     let bench = bench().await;
-    let seen = bench.record();
-    let member =
-        |id, incarnation| IsrMember { node: node(id), incarnation: Incarnation::new(incarnation).unwrap() };
-    let recorded = PartitionRecord {
-        leader: Some(node(1)),
-        leader_epoch: Some(LeaderEpoch::FIRST),
-        isr: vec![member(1, 7), member(2, 8)],
-        ..PartitionRecord::clone(&seen)
-    };
-    bench.store.store.swap_partition(recorded.clone(), seen.partition_epoch).await.unwrap();
+    let isr = vec![member(1, 7), member(2, 8)];
+    bench.led_by(1, 0, isr.clone()).await;
     let stood = bench.stand().await;
     assert!(matches!(stood, Stood::Lost), "{stood:?}");
     let record = bench.record();
     assert_eq!((record.leader, record.leader_epoch), (None, Some(LeaderEpoch::FIRST)));
-    assert_eq!(record.isr, recorded.isr, "who takes it decides about the set");
+    assert_eq!(record.isr, isr, "who takes it decides about the set");
     assert!(!bench.is_locked());
+}
+
+#[tokio::test]
+async fn a_replica_that_may_lack_records_leads_by_an_order_only_alone_and_on_record() {
+    let bench = bench().await;
+    bench.led_by(2, 4, vec![member(2, 7)]).await;
+    let stood = bench.stand().await;
+    assert!(matches!(stood, Stood::Ineligible(_)), "{stood:?}");
+    assert_eq!(bench.store.between.swaps.load(Ordering::Acquire), 0, "nothing is proposed");
+
+    let Stood::Leads(partition) = bench.stand_by(UncleanOrder::Person).await else { panic!("it leads") };
+    let (record, epoch) = (bench.record(), LeaderEpoch::new(5).unwrap());
+    assert_eq!((record.leader, record.leader_epoch), (Some(node(1)), Some(epoch)));
+    let isr: Vec<_> = record.isr.iter().map(|member| member.node).collect();
+    assert_eq!(isr, [node(1)]);
+    let noted = record.unclean.clone().expect("the election is on record");
+    assert_eq!((noted.epoch, noted.log_end), (epoch, partition.replica().log_end()));
+    assert_eq!(noted.passed_over, [member(2, 7)]);
+}
+
+#[tokio::test]
+async fn who_can_lead_without_a_loss_does_so_although_a_person_allows_one() {
+    let bench = bench().await;
+    let own = bench.led_with(2, 7).await;
+    bench.led_by(2, 1, vec![own, member(2, 7)]).await;
+    let stood = bench.stand_by(UncleanOrder::Person).await;
+    assert!(matches!(stood, Stood::Leads(_)), "{stood:?}");
+    let record = bench.record();
+    assert_eq!((&record.isr[..], &record.unclean), (&[own][..], &None));
+}
+
+/// As long as it lives the others would wait for it; its disk is as it was, so it pauses all the same.
+#[tokio::test]
+async fn who_was_elected_and_is_kept_from_leading_by_its_disk_gives_the_leadership_to_who_is_in_sync() {
+    let bench = bench().await;
+    let own = bench.led_with(2, 7).await;
+    let file = bench.shared.volume.data_dir.join("t-0/leader-epoch-checkpoint.tmp");
+    bench.store.between.spoils.set(file).unwrap();
+    bench.peers.send_replace(Peers::of([], [node(2)]));
+    let stood = bench.stand().await;
+    assert!(matches!(&stood, Stood::Elected(won, _) if won.leader_epoch == LeaderEpoch::new(1)), "{stood:?}");
+    let record = bench.record();
+    assert_eq!((record.leader, record.leader_epoch), (None, LeaderEpoch::new(1)), "the epoch is used up");
+    assert_eq!(record.resigned.and_then(|resigned| resigned.successor), Some(node(2)));
+    assert_eq!(record.isr, [own, member(2, 7)], "who takes it decides about the set");
+    assert!(!bench.is_locked());
+}
+
+/// Nobody would take it.
+#[tokio::test]
+async fn who_was_elected_and_has_no_successor_keeps_the_record_and_tries_again() {
+    let bench = bench().await;
+    bench.led_with(2, 7).await;
+    let file = bench.shared.volume.data_dir.join("t-0/leader-epoch-checkpoint.tmp");
+    bench.store.between.spoils.set(file).unwrap();
+    bench.peers.send_replace(Peers::of([node(2)], []));
+    let stood = bench.stand().await;
+    assert!(matches!(&stood, Stood::Elected(..)), "{stood:?}");
+    assert_eq!(bench.record().leader, Some(node(1)));
 }

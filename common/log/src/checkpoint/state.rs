@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use highwater_types::{Incarnation, LeaderEpoch, Offset, PartitionEpoch, TopicId};
+use highwater_types::{Incarnation, LeaderEpoch, Offset, PartitionEpoch, TopicId, UncleanLoss};
 use uuid::Uuid;
 
 use crate::{HighWatermark, OffsetRange};
@@ -22,7 +22,7 @@ const VERSION: u16 = 1;
 const HEADER_BYTES: usize = 20;
 const CRC_BYTES: usize = 4;
 /// The fields without lost ranges.
-const FIXED_FIELD_BYTES: usize = 16 + 8 + 8 + 8 + 4 + 8 + 4 + 8 + 1 + 16 + 2 + 8;
+const FIXED_FIELD_BYTES: usize = 16 + 8 + 8 + 8 + 4 + 8 + 4 + 8 + 1 + 16 + 2 + 8 + (4 + 8 + 8 + 8);
 const LOST_RANGE_BYTES: usize = 16;
 
 const _: () = assert!(
@@ -59,6 +59,8 @@ pub struct CheckpointState {
     /// Under `page-cache`, where the log ended when its last flush began: as long as the host runs, the log reaches at least
     /// to here, unless that flush failed and the process died before it could write that down (design.md 6.3).
     pub flush_target: Offset,
+    /// What this replica lost by the newest unclean election that took something from it (design.md 6.13).
+    pub unclean_loss: Option<UncleanLoss>,
 }
 
 impl CheckpointState {
@@ -77,6 +79,7 @@ impl CheckpointState {
             boot_id: None,
             lost_ranges: Vec::new(),
             flush_target: Offset::ZERO,
+            unclean_loss: None,
         }
     }
 
@@ -141,6 +144,12 @@ impl CheckpointState {
             fields.extend(range.end.get().to_be_bytes());
         }
         fields.extend(self.flush_target.get().to_be_bytes());
+        fields.extend(epoch(self.unclean_loss.map(|loss| loss.election)));
+        for offset in
+            self.unclean_loss.map_or([Offset::ZERO; 3], |loss| [loss.from, loss.committed, loss.end])
+        {
+            fields.extend(offset.get().to_be_bytes());
+        }
         encode_slot(sequence, &fields)
     }
 }
@@ -227,6 +236,7 @@ fn decode_fields(mut fields: Reader<'_>) -> Option<CheckpointState> {
     let lost_ranges = (0..count).map(range).collect::<Option<Vec<_>>>()?;
     // Added later than the others.
     let flush_target = if fields.0.is_empty() { recovery_point } else { fields.offset()? };
+    let unclean_loss = if fields.0.is_empty() { None } else { fields.unclean_loss()? };
     let state = CheckpointState {
         topic_id,
         incarnation,
@@ -239,6 +249,7 @@ fn decode_fields(mut fields: Reader<'_>) -> Option<CheckpointState> {
         boot_id: (!boot_id.is_nil()).then_some(boot_id),
         lost_ranges,
         flush_target,
+        unclean_loss,
     };
     state.lost_ranges_are_in_order().then_some(state)
 }
@@ -254,6 +265,13 @@ impl Reader<'_> {
 
     fn offset(&mut self) -> Option<Offset> {
         Offset::new(i64::from_be_bytes(self.take()?))
+    }
+
+    /// As [`Self::epoch`], of its election.
+    fn unclean_loss(&mut self) -> Option<Option<UncleanLoss>> {
+        let election = self.epoch()?;
+        let (from, committed, end) = (self.offset()?, self.offset()?, self.offset()?);
+        Some(election.map(|election| UncleanLoss { election, from, committed, end }))
     }
 
     /// -1 stands for none; the outer `None` means that the bytes end or are no epoch.

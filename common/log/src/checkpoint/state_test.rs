@@ -25,6 +25,12 @@ pub(in crate::checkpoint) fn some_state() -> CheckpointState {
         boot_id: Some(Uuid::from_u128(9)),
         lost_ranges: vec![range(20, 30), range(40, 41)],
         flush_target: offset(110),
+        unclean_loss: Some(UncleanLoss {
+            election: LeaderEpoch::new(2).unwrap(),
+            from: offset(50),
+            committed: offset(60),
+            end: offset(70),
+        }),
     }
 }
 
@@ -56,6 +62,12 @@ fn states() -> impl Strategy<Value = CheckpointState> {
                 boot_id: Some(Uuid::from_u128(boot)).filter(|id| !id.is_nil()),
                 lost_ranges: Vec::new(),
                 flush_target: offset(target),
+                unclean_loss: highest.and_then(LeaderEpoch::new).map(|election| UncleanLoss {
+                    election,
+                    from: offset(start),
+                    committed: offset(hw),
+                    end: offset(target),
+                }),
             };
             for (start, count) in lost {
                 state.add_lost_range(range(start, start + count));
@@ -97,15 +109,15 @@ proptest! {
 #[test]
 fn a_slots_bytes_are_fixed() {
     let slot = some_state().encode(5);
-    assert_eq!(&slot[..20], b"HWCHKPT\n\x00\x01\x00\x7b\0\0\0\0\0\0\0\x05");
-    assert_eq!(u32::from_be_bytes(slot[143..147].try_into().unwrap()), crc32c::crc32c(&slot[..143]));
-    assert!(slot[147..].iter().all(|b| *b == 0));
+    assert_eq!(&slot[..20], b"HWCHKPT\n\x00\x01\x00\x97\0\0\0\0\0\0\0\x05");
+    assert_eq!(u32::from_be_bytes(slot[171..175].try_into().unwrap()), crc32c::crc32c(&slot[..171]));
+    assert!(slot[175..].iter().all(|b| *b == 0));
 }
 
 #[test]
 fn every_flipped_bit_is_noticed() {
     let slot = some_state().encode(5);
-    for bit in 0..147 * 8 {
+    for bit in 0..175 * 8 {
         let mut flipped = slot.clone();
         flipped[bit / 8] ^= 1 << (bit % 8);
         assert!(decode(&flipped).is_err(), "bit {bit}");
@@ -133,26 +145,29 @@ fn a_slot_torn_at_any_sector_is_noticed() {
 #[test]
 fn fields_of_a_later_program_are_ignored_and_a_later_version_is_refused() {
     let slot = some_state().encode(5);
-    let fields = [&slot[HEADER_BYTES..HEADER_BYTES + 123], b"more fields"].concat();
+    let fields = [&slot[HEADER_BYTES..HEADER_BYTES + 151], b"more fields"].concat();
     assert_eq!(decode(&encode_slot(5, &fields)), Ok((5, some_state())));
 
-    let mut later = slot[..143].to_vec();
+    let mut later = slot[..171].to_vec();
     later[9] = 2;
     later.extend(crc32c::crc32c(&later).to_be_bytes());
     assert_eq!(decode(&later), Err(BadSlot::Version(2)));
 }
 
 #[test]
-fn an_earlier_programs_state_expects_what_was_flushed() {
+fn an_earlier_programs_state_expects_what_was_flushed_and_tells_no_loss() {
     let slot = some_state().encode(5);
+    let without_loss = encode_slot(5, &slot[HEADER_BYTES..HEADER_BYTES + 123]);
+    let expected = CheckpointState { unclean_loss: None, ..some_state() };
+    assert_eq!(decode(&without_loss), Ok((5, expected.clone())));
     let earlier = encode_slot(5, &slot[HEADER_BYTES..HEADER_BYTES + 115]);
-    let expected = CheckpointState { flush_target: some_state().recovery_point, ..some_state() };
+    let expected = CheckpointState { flush_target: some_state().recovery_point, ..expected };
     assert_eq!(decode(&earlier), Ok((5, expected)));
 }
 
 #[test]
 fn values_that_cannot_be_are_refused_even_with_a_right_checksum() {
-    let fields = some_state().encode(5)[HEADER_BYTES..HEADER_BYTES + 123].to_vec();
+    let fields = some_state().encode(5)[HEADER_BYTES..HEADER_BYTES + 151].to_vec();
     let impossible = |at: usize, bytes: &[u8]| {
         let mut fields = fields.clone();
         fields[at..at + bytes.len()].copy_from_slice(bytes);
@@ -170,6 +185,8 @@ fn values_that_cannot_be_are_refused_even_with_a_right_checksum() {
     impossible(81, &[0, 3]);
     impossible(83, &i64::to_be_bytes(31));
     impossible(115, &i64::to_be_bytes(-1));
+    impossible(123, &i32::to_be_bytes(-2));
+    impossible(143, &i64::to_be_bytes(-1));
     assert_eq!(decode(&encode_slot(0, &fields)), Err(BadSlot::Damaged("impossible values")), "sequence 0");
     assert_eq!(decode(&encode_slot(5, &fields[..50])), Err(BadSlot::Damaged("impossible values")), "too few");
 }

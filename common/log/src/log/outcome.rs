@@ -122,7 +122,7 @@ pub struct Truncated {
     pub positions: LogPositions,
     /// The offsets that were cut.
     pub cut: OffsetRange,
-    /// The file that keeps the bytes cut below the high watermark (design.md 6.5).
+    /// The file that keeps the bytes that may have been committed (design.md 6.5).
     pub side_file: Option<String>,
     /// Whether the incarnation was renewed.
     pub renewed: bool,

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use highwater_types::planted::{PlantedFault, is_planted};
-use highwater_types::{Durability, Incarnation, LeaderEpoch, Offset, PartitionEpoch};
+use highwater_types::{Durability, Incarnation, LeaderEpoch, Offset, PartitionEpoch, UncleanLoss};
 
 use super::Log;
 use crate::checkpoint::{CheckpointFile, CheckpointState};
@@ -128,6 +128,26 @@ impl<S: Storage> Log<S> {
             persisted.write_durable(|state| state.add_lost_range(range))?;
             assert!(persisted.is_durable, "the loss is on record");
             tracing::error!(partition = %self.partition, %range, "acknowledged records are lost");
+            Ok(())
+        })
+    }
+
+    /// What this replica lost by the newest unclean election that took something from it (design.md 6.13).
+    pub fn unclean_loss(&self) -> Option<UncleanLoss> {
+        self.remembered.load().unclean_loss
+    }
+
+    /// Notes durably what a cut is about to take, because of an unclean election.
+    ///
+    /// # Errors
+    /// What the disk says; nothing may be cut then.
+    pub fn note_unclean_loss(&self, loss: UncleanLoss) -> Result<(), LogError> {
+        self.persist(|persisted| {
+            self.refuse_when_closed()?;
+            persisted.write_durable(|state| {
+                state.unclean_loss = Some(state.unclean_loss.map_or(loss, |earlier| earlier.and(loss)));
+            })?;
+            assert!(persisted.is_durable, "the loss is on record before it happens");
             Ok(())
         })
     }

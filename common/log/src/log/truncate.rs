@@ -1,7 +1,7 @@
 //! Truncation: cutting the end of the log, or all of it (S42–S44).
 //!
 //! The order of the steps is what makes it safe (design.md 2):
-//! 1. bytes below the high watermark are copied to a side file, durably;
+//! 1. bytes that may be committed are copied to a side file, durably;
 //! 2. the checkpoint is lowered, durably (with a new incarnation, when nobody ordered a cut below what was flushed);
 //! 3. the lower end and the next generation are published: readers and flushes of before count for nothing from here on;
 //! 4. segments are removed from the end, the last one that stays is cut;
@@ -40,8 +40,9 @@ impl<S: Storage> Log<S> {
     /// Cuts everything at and after `target`. The log end can be lower afterwards: a batch is cut as a whole. At or beyond the
     /// log end, only leaderships that began there are forgotten (S42).
     ///
-    /// `high_watermark` is the replica's, now: what is cut below it is kept in a side file (design.md 6.5); whether it may be
-    /// cut is the caller's decision. The caller lowers its high watermark to the new log end (S43).
+    /// What is cut below `keep_below` is kept in a side file (design.md 6.5): that is the high watermark, or more where more may
+    /// have been committed. Whether it may be cut is the caller's decision. The caller lowers its high watermark to the new log
+    /// end (S43).
     ///
     /// # Errors
     /// [`LogError::Unusable`]; what the disk says: before the checkpoint was lowered the log goes on, later it takes no more
@@ -49,14 +50,14 @@ impl<S: Storage> Log<S> {
     pub fn truncate_to(
         &self,
         target: Offset,
-        high_watermark: Offset,
+        keep_below: Offset,
         order: CutOrder,
     ) -> Result<Truncated, LogError> {
         let _writer = self.writer.lock();
         self.usable()?;
         let view = self.view.load_full();
         if target < view.first().base() {
-            return self.restart_at(&view, target, high_watermark, order);
+            return self.restart_at(&view, target, keep_below, order);
         }
         if target >= view.log_end {
             return self.forget_epochs_at_end(&view);
@@ -65,9 +66,9 @@ impl<S: Storage> Log<S> {
         assert!(point.end <= target, "nothing at or after the target stays");
         if point.end < view.log_start && view.log_start <= target {
             // The log start lies within the batch that goes: nothing of the log is left.
-            return self.restart_at(&view, view.log_start, high_watermark, order);
+            return self.restart_at(&view, view.log_start, keep_below, order);
         }
-        let side_file = self.keep_cut_bytes(&view, &point, high_watermark)?;
+        let side_file = self.keep_cut_bytes(&view, &point, keep_below)?;
         let renew = renewal(&view, point.end, order);
         self.lower_checkpoint(point.end, view.log_start.min(point.end), renew)?;
         let after = self.cut(&view, &point).and_then(|after| {
@@ -90,26 +91,26 @@ impl<S: Storage> Log<S> {
     pub fn truncate_fully_and_start_at(
         &self,
         start: Offset,
-        high_watermark: Offset,
+        keep_below: Offset,
         order: CutOrder,
     ) -> Result<Truncated, LogError> {
         let _writer = self.writer.lock();
         self.usable()?;
         let view = self.view.load_full();
-        self.restart_at(&view, start, high_watermark, order)
+        self.restart_at(&view, start, keep_below, order)
     }
 
     fn restart_at(
         &self,
         view: &View<S>,
         start: Offset,
-        high_watermark: Offset,
+        keep_below: Offset,
         order: CutOrder,
     ) -> Result<Truncated, LogError> {
         // Only what lies at or after the new start is lost; what lies below was removed on purpose.
-        let side_file = if start < high_watermark.min(view.log_end) {
+        let side_file = if start < keep_below.min(view.log_end) {
             let all = CutPoint { segment: view.first().base(), position: 0, end: start };
-            self.keep_cut_bytes(view, &all, high_watermark)?
+            self.keep_cut_bytes(view, &all, keep_below)?
         } else {
             None
         };
@@ -276,17 +277,17 @@ impl<S: Storage> Log<S> {
         }))
     }
 
-    /// Copies what is about to be cut below the high watermark into a side file, durably. Returns its name.
+    /// Copies what is about to be cut below `keep_below` into a side file, durably. Returns its name.
     fn keep_cut_bytes(
         &self,
         view: &View<S>,
         point: &CutPoint,
-        high_watermark: Offset,
+        keep_below: Offset,
     ) -> StorageResult<Option<String>> {
-        if point.end >= high_watermark.min(view.log_end) {
+        if point.end >= keep_below.min(view.log_end) {
             return Ok(None);
         }
-        tracing::warn!(partition = %self.partition, to = %point.end, %high_watermark, "cutting below the high watermark");
+        tracing::warn!(partition = %self.partition, to = %point.end, %keep_below, "cutting what may be committed");
         let pieces = view.segments().filter(|s| s.base() >= point.segment).map(|cut| {
             let from = if cut.base() == point.segment { point.position } else { 0 };
             (cut.segment.file(), from..cut.len)

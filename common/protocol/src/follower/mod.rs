@@ -42,7 +42,7 @@ pub use failure::FailureReason;
 pub use fetch_plan::FetchPlan;
 pub use outcome::{CutPlan, FollowerAction, FollowerEffect, PartitionFetchState};
 pub use position::{FetchAsk, FetchIntent, FetchPosition};
-pub use truncation::{UncleanLoss, cut_point};
+pub use truncation::cut_point;
 
 /// Settings of a follower partition.
 #[derive(Clone, Debug, PartialEq, Eq)]

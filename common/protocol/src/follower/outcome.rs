@@ -1,8 +1,8 @@
 //! What comes out of a follower's events: work for its log, questions for the leader, news, and its state for people.
 
-use highwater_types::{MonotonicTime, Offset, OffsetAndEpoch};
+use highwater_types::{MonotonicTime, Offset, OffsetAndEpoch, UncleanLoss};
 
-use super::{FailureReason, UncleanLoss};
+use super::FailureReason;
 
 /// What to do with an answer, in the order in which the actions were returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,7 +91,7 @@ pub enum CutPlan {
         end: Offset,
         /// Whether this incarnation acknowledged what the cut takes.
         renew: bool,
-        /// What was committed and goes, by an unclean election; the cut bytes are kept in a side file.
+        /// What goes by an unclean election; the cut bytes are kept in a side file.
         loss: Option<UncleanLoss>,
     },
 }

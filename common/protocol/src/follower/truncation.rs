@@ -5,23 +5,10 @@
 //! unclean election is on record that is newer than the leadership which told that high watermark.
 
 use highwater_types::planted::{PlantedFault, is_planted};
-use highwater_types::{LeaderEpoch, LeaderEpochCache, Offset, OffsetAndEpoch};
+use highwater_types::{LeaderEpochCache, Offset, OffsetAndEpoch, UncleanLoss};
 
 use super::{CutPlan, FailureReason, FollowerPartition, Phase};
 use crate::fetch::LogFacts;
-
-/// What a replica loses by a cut that an unclean election made legal (design.md 6.13).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UncleanLoss {
-    /// The newest unclean election.
-    pub election: LeaderEpoch,
-    /// The log end after the cut.
-    pub cut: Offset,
-    /// Up to here everything that is cut had been committed, for certain (exclusive).
-    pub committed: Offset,
-    /// Up to here it may have been (exclusive): the log end before the cut.
-    pub log_end: Offset,
-}
 
 impl FollowerPartition {
     /// Decides a cut that [`super::FollowerAction::Truncate`] asked for, on the log as it is now, with nothing running on it
@@ -32,7 +19,7 @@ impl FollowerPartition {
             return CutPlan::Void;
         }
         let end = cut_point(at, log.epochs, log.log_end);
-        let loss = match self.loss_by(end, log.log_end) {
+        let loss = match self.loss_by(end, log) {
             Ok(loss) => loss,
             Err(reason) => {
                 self.fail_until(reason, None);
@@ -45,18 +32,24 @@ impl FollowerPartition {
         CutPlan::To { end, renew: loses_acknowledged && !is_planted(PlantedFault::CutKeepsIncarnation), loss }
     }
 
-    /// What a cut to `end` takes that was committed, if that is legal.
-    fn loss_by(&self, end: Offset, log_end: Offset) -> Result<Option<UncleanLoss>, FailureReason> {
-        let high_watermark = self.high_watermark;
-        if end >= high_watermark {
-            return Ok(None);
-        }
-        // `None` is below every epoch: a high watermark that no leader told vouches for nothing.
-        let legal = self.unclean_epoch.filter(|unclean| Some(*unclean) > self.high_watermark_epoch);
-        let legal =
-            if is_planted(PlantedFault::CutBelowHighWatermark) { Some(self.leader_epoch) } else { legal };
-        let election = legal.ok_or(FailureReason::CutBelowHighWatermark { cut: end, high_watermark })?;
-        Ok(Some(UncleanLoss { election, cut: end, committed: high_watermark, log_end }))
+    /// What a cut to `end` takes that was committed, or may have been, if that is legal.
+    fn loss_by(&self, end: Offset, log: &LogFacts<'_>) -> Result<Option<UncleanLoss>, FailureReason> {
+        let committed = self.high_watermark;
+        let election = if end < committed {
+            // `None` is below every epoch: a high watermark that no leader told vouches for nothing.
+            let legal = self.unclean_epoch.filter(|unclean| Some(*unclean) > self.high_watermark_epoch);
+            let legal =
+                if is_planted(PlantedFault::CutBelowHighWatermark) { Some(self.leader_epoch) } else { legal };
+            legal.ok_or(FailureReason::CutBelowHighWatermark { cut: end, high_watermark: committed })?
+        } else {
+            // The high watermark may have been higher than was heard here before an election that came after these records.
+            let last = log.epochs.latest().map(|entry| entry.epoch);
+            match self.unclean_epoch.filter(|unclean| Some(*unclean) > last && end < log.log_end) {
+                Some(election) => election,
+                None => return Ok(None),
+            }
+        };
+        Ok(Some(UncleanLoss { election, from: end, committed, end: log.log_end }))
     }
 }
 

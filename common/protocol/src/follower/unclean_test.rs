@@ -1,6 +1,6 @@
 //! Cuts below the high watermark: only after an unclean election that is newer than it (design.md 6.5, 6.13).
 
-use highwater_types::{LeaderEpochCache, Offset};
+use highwater_types::{LeaderEpochCache, Offset, UncleanLoss};
 
 use super::super::follower_test_support::*;
 use super::super::*;
@@ -43,13 +43,34 @@ fn an_unclean_election_that_is_not_newer_than_the_high_watermark_does_not_help()
 #[test]
 fn after_a_newer_one_it_is_cut_and_what_is_lost_is_told() {
     let (mut follower, generation, epochs) = parted(Some(6));
-    let loss = UncleanLoss { election: epoch(6), cut: offset(3), committed: offset(8), log_end: offset(10) };
+    let loss = UncleanLoss { election: epoch(6), from: offset(3), committed: offset(8), end: offset(10) };
     assert_eq!(
         plan(&mut follower, generation, &epochs),
         CutPlan::To { end: offset(3), renew: false, loss: Some(loss) }
     );
     follower.on_log_replaced(state(3, Some(5)), follower.incarnation(), None);
     assert_eq!(follower.high_watermark(), offset(3), "the high watermark follows the cut (S43)");
+}
+
+/// A high watermark of the last second can have died with the leader that knew it.
+#[test]
+fn what_goes_above_the_high_watermark_is_told_as_well_when_the_election_came_after_it() {
+    let cut = |unclean, high_watermark| {
+        let mut follower =
+            FollowerPartition::new(config(), start(6, state(10, Some(5)), high_watermark)).unwrap();
+        follower.on_unclean_election(unclean);
+        let action = answer(&mut follower, 0, &AnswerFacts::Diverging(at(3, 5)));
+        let FollowerAction::Truncate { generation, .. } = action else { panic!("{action:?}") };
+        match plan(&mut follower, generation, &cache_of(&[(5, 0)])) {
+            CutPlan::To { end, loss, .. } if end == offset(3) => loss,
+            other @ (CutPlan::To { .. } | CutPlan::Void | CutPlan::Refused) => panic!("{other:?}"),
+        }
+    };
+    let loss = UncleanLoss { election: epoch(6), from: offset(3), committed: offset(2), end: offset(10) };
+    assert_eq!(cut(Some(epoch(6)), 2), Some(loss));
+    assert_eq!(cut(Some(epoch(6)), 3), Some(UncleanLoss { committed: offset(3), ..loss }));
+    assert_eq!(cut(Some(epoch(5)), 2), None, "these records came after that election");
+    assert_eq!(cut(None, 2), None);
 }
 
 #[test]

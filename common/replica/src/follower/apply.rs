@@ -124,20 +124,19 @@ impl<S: Storage> FollowerReplica<S> {
         };
         let CutPlan::To { end, renew, loss } = plan else { return self.drained() };
         let cut = || {
+            if let Some(loss) = loss {
+                log.note_unclean_loss(loss)?;
+            }
             if renew {
                 log.renew_incarnation((self.place.fresh_incarnation)())?;
             }
-            log.truncate_to(end, high_watermark, CutOrder::Leader)
+            let keep_below = loss.map_or(high_watermark, |loss| loss.end);
+            log.truncate_to(end, keep_below, CutOrder::Leader)
         };
         match cut() {
             Ok(truncated) => {
                 tracing::info!(partition = %log.partition(), %at, cut = %truncated.cut, renew, "cut to the leader's log");
-                let loss = loss.map(|loss| LossReport {
-                    election: loss.election,
-                    lost: OffsetRange::new(truncated.positions.log_end, loss.committed),
-                    in_doubt: OffsetRange::new(loss.committed, loss.log_end),
-                    kept_in: truncated.side_file,
-                });
+                let loss = loss.map(|loss| LossReport { loss, kept_in: truncated.side_file });
                 if let Some(loss) = &loss {
                     tracing::error!(partition = %log.partition(), %loss, "an unclean election lost records");
                 }

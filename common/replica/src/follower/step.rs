@@ -3,10 +3,9 @@
 use std::fmt;
 
 use bytes::Bytes;
-use highwater_log::OffsetRange;
 use highwater_protocol::fetch::Fetched;
 use highwater_protocol::follower::{FollowerAction, FollowerEffect, FollowerPartition};
-use highwater_types::{LeaderEpoch, Offset, OffsetAndEpoch};
+use highwater_types::{LeaderEpoch, Offset, OffsetAndEpoch, UncleanLoss};
 
 /// Records to append.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,30 +62,22 @@ pub struct AskOffsets {
     pub leader_epoch: LeaderEpoch,
 }
 
-/// What this replica lost by an unclean election: exact for what it held (design.md 6.13).
+/// What this replica lost by an unclean election, and where the bytes are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LossReport {
-    /// The leadership that began by it.
-    pub election: LeaderEpoch,
-    /// Records that were committed, and are gone.
-    pub lost: OffsetRange,
-    /// Records that were not known here to be committed, and are gone, too.
-    pub in_doubt: OffsetRange,
-    /// The file beside the log that keeps the bytes of both.
+    /// The loss by this cut.
+    pub loss: UncleanLoss,
+    /// The file beside the log that keeps the bytes.
     pub kept_in: Option<String>,
 }
 
 impl fmt::Display for LossReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "offsets {} were committed and are lost", self.lost)?;
-        if self.in_doubt.start < self.in_doubt.end {
-            write!(f, ", {} may have been", self.in_doubt)?;
-        }
-        let kept_in = self.kept_in.as_deref().unwrap_or("no file");
+        let (kept_in, election) = (self.kept_in.as_deref().unwrap_or("no file"), self.loss.election);
         write!(
             f,
-            "; leader epoch {} began by an unclean election; the bytes are kept in {kept_in}",
-            self.election
+            "{}; leader epoch {election} began by an unclean election; the bytes are kept in {kept_in}",
+            self.loss
         )
     }
 }

@@ -79,7 +79,7 @@ impl Cluster {
     }
 
     /// After a cut that the leader ordered, less is held of what was acknowledged under earlier leaders.
-    pub(super) fn note_cut(&mut self, index: usize) {
+    pub(crate) fn note_cut(&mut self, index: usize) {
         let Role::Follower(side) = &self.machines[index].role else { return };
         let end = side.replica.log().log_end();
         if let Some((_, acknowledged)) = &mut self.machines[index].acknowledged {

@@ -48,6 +48,9 @@ pub struct TopicProperties {
     pub durability: Durability,
     /// `min.insync.replicas`: `acks=all` is refused below it, and the high watermark stands still (S58, S61).
     pub min_insync_replicas: u32,
+    /// `unclean.leader.election.enable`: whether a replica that may lack acknowledged records leads when no member of the
+    /// in-sync set is left (design.md 6.13).
+    pub unclean_leader_election: bool,
     /// `segment.bytes`: a segment is closed before it would grow beyond it. In bytes.
     pub segment_bytes: u32,
     /// `segment.ms`: a segment is closed when its first record is older. In milliseconds.
@@ -69,6 +72,7 @@ impl Default for TopicProperties {
         Self {
             durability: Durability::Fsync,
             min_insync_replicas: 1,
+            unclean_leader_election: false,
             segment_bytes: 1 << 30,
             segment_ms: Some(7 * 24 * 3_600_000),
             segment_index_bytes: 10 << 20,
@@ -85,6 +89,7 @@ impl TopicProperties {
     pub const KEYS: &'static [(&'static str, &'static str)] = &[
         ("durability", "fsync, page-cache"),
         ("min.insync.replicas", "a whole number from 1"),
+        ("unclean.leader.election.enable", "true, false"),
         ("segment.bytes", "a size from 1024 bytes to 2147483647 bytes, for example 1GiB"),
         ("segment.ms", "a time, for example 7d, or -1 for no limit"),
         ("segment.index.bytes", "a size from 24 bytes to 2147483647 bytes"),
@@ -115,6 +120,7 @@ impl TopicProperties {
             "min.insync.replicas" => {
                 value.parse().ok().filter(|n| *n >= 1).map(|n| self.min_insync_replicas = n)
             }
+            "unclean.leader.election.enable" => value.parse().ok().map(|v| self.unclean_leader_election = v),
             "segment.bytes" => size(1024, I32_MAX).map(|n| self.segment_bytes = n),
             "segment.ms" => limit(value, millis).map(|v| self.segment_ms = v),
             "segment.index.bytes" => size(24, I32_MAX).map(|n| self.segment_index_bytes = n),
@@ -138,6 +144,7 @@ impl TopicProperties {
         vec![
             ("durability", self.durability.to_string()),
             ("min.insync.replicas", self.min_insync_replicas.to_string()),
+            ("unclean.leader.election.enable", self.unclean_leader_election.to_string()),
             ("segment.bytes", self.segment_bytes.to_string()),
             ("segment.ms", limit(self.segment_ms)),
             ("segment.index.bytes", self.segment_index_bytes.to_string()),
