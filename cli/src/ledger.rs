@@ -1,7 +1,7 @@
 //! What was acknowledged at which offsets, in little memory, to be held against what can be read.
 //!
 //! What holds: offsets rise. Neighbours share a block with a digest of all their values, so a difference is found to within a
-//! block. An offset that was never acknowledged (a second copy after an unknown outcome) may be read; it is no fault.
+//! block. An offset that was never acknowledged (its batch's outcome stayed unknown) may be read; it is no fault.
 
 use std::hash::{DefaultHasher, Hasher as _};
 

@@ -57,8 +57,7 @@ pub(super) fn replicated(replicated: &Replicated, topic: &DescribedTopic) -> Str
 pub(super) fn read_back(records: u64, read: &ReadBack) -> String {
     let mut text = format!("read back {}, each as it was sent", counted(records, "record"));
     if read.extra > 0 {
-        let _ =
-            write!(text, "; {} more were sent twice, their first outcome being unknown", count(read.extra));
+        let _ = write!(text, "; {} more are there without an acknowledgement", count(read.extra));
     }
     text
 }
@@ -143,9 +142,9 @@ mod tests {
     }
 
     #[test]
-    fn second_copies_are_told() {
+    fn records_without_an_acknowledgement_are_told() {
         let read = |extra| read_back(2, &ReadBack { faults: vec![], extra });
         assert_eq!(read(0), "read back 2 records, each as it was sent");
-        assert!(read(7).ends_with("; 7 more were sent twice, their first outcome being unknown"));
+        assert!(read(7).ends_with("; 7 more are there without an acknowledgement"));
     }
 }

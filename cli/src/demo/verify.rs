@@ -19,7 +19,7 @@ const READ_BOUND: Duration = Duration::from_secs(60);
 pub(super) struct ReadBack {
     /// What is missing or different, by partition.
     pub(super) faults: Vec<String>,
-    /// Records that were read and are acknowledged nowhere: second copies after an unknown outcome.
+    /// Records that were read and are acknowledged nowhere: the outcome of their batches stayed unknown.
     pub(super) extra: u64,
 }
 

@@ -2,7 +2,8 @@
 //!
 //! What holds: exit code 0 means that every line was acknowledged as `--acks` asks. A line that was not is named with its
 //! number; a line of its own fault (too long) is passed over, anything else stops the reading, and the line with which it
-//! stopped is told. Delivery is at least once: a line whose outcome is unknown is sent again.
+//! stopped is told. A line whose outcome is unknown is sent again: with `--acks all`, and not `--idempotence=false`, it is in
+//! the topic once all the same, otherwise it can be there twice.
 
 mod progress;
 
@@ -36,6 +37,11 @@ pub(crate) struct ProduceArgs {
     /// When a record counts as delivered: 0 when it is sent, 1 when the leader holds it, all when every in-sync replica does.
     #[arg(long, value_enum, default_value_t = AcksArg::All)]
     acks: AcksArg,
+    /// Repeat no record: a batch that is sent again because its acknowledgement was lost is numbered and appended once, also
+    /// when the leader has changed or restarted meanwhile. On with --acks all, which it needs; otherwise such records can be
+    /// there twice.
+    #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    idempotence: Option<bool>,
     /// How batches are compressed.
     #[arg(long, value_enum, default_value_t = CompressionArg::None)]
     compression: CompressionArg,
@@ -105,6 +111,9 @@ impl From<CompressionArg> for Compression {
 /// # Errors
 /// [`CommandError`] before anything was sent, or when the input cannot be read.
 pub(crate) async fn run(args: &ProduceArgs, out: &mut dyn Write) -> Result<Verdict, CommandError> {
+    if args.idempotence == Some(true) && args.acks != AcksArg::All {
+        return Err(CommandError::Usage("--idempotence needs --acks all".to_owned()));
+    }
     let source = Source::open(args.file.as_deref())?;
     let topic = find_topic(args).await?;
     let config = producer_config(args, &topic);
@@ -152,9 +161,8 @@ fn producer_config(args: &ProduceArgs, topic: &TopicRecord) -> ProducerConfig {
     let largest = usize::try_from(topic.properties.max_message_bytes).unwrap_or(usize::MAX);
     ProducerConfig {
         acks: args.acks.into(),
+        idempotence: args.idempotence.unwrap_or(defaults.idempotence),
         compression: args.compression.into(),
-        // So that a batch of several records is never refused for its size.
-        batch_bytes: defaults.batch_bytes.min(largest),
         // Twice the largest record, so that one can be filled while another is sent.
         buffer_bytes: defaults.buffer_bytes.max(largest.saturating_mul(2).min(BUFFER_MAX)),
         delivery_timeout: args.connection.timeout.unwrap_or(defaults.delivery_timeout),

@@ -169,7 +169,7 @@ impl Client {
             match failure.kind {
                 FailureKind::Terminal => return Err(error),
                 _ if repeat == Repeat::IfUndone && failure.reached == Reached::Unknown => {
-                    return Err(ClientError::OutcomeUnknown { last: Box::new(error) });
+                    return Err(ClientError::OutcomeUnknown { what: what.to_owned(), last: Box::new(error) });
                 }
                 FailureKind::Retryable | FailureKind::Deadline | FailureKind::Overloaded => {}
             }

@@ -39,8 +39,10 @@ pub enum ClientError {
         last: Box<Self>,
     },
     /// What was asked for may have been done, and a second try could do it twice.
-    #[error("the outcome is unknown, look before trying again: {last}")]
+    #[error("the outcome of {what} is unknown, look before trying again: {last}")]
     OutcomeUnknown {
+        /// What was tried.
+        what: String,
         /// The failure.
         last: Box<Self>,
     },
@@ -67,7 +69,7 @@ impl ClientError {
         match self {
             Self::Call { failure, .. } => failure.code,
             Self::Answered { error, .. } => Some(error.code),
-            Self::GaveUp { last, .. } | Self::OutcomeUnknown { last } => last.code(),
+            Self::GaveUp { last, .. } | Self::OutcomeUnknown { last, .. } => last.code(),
             Self::Answer { .. } | Self::Usage(_) | Self::Corrupt { .. } | Self::Closed => None,
         }
     }

@@ -2,17 +2,18 @@
 //!
 //! What holds: records go through the real wire and are real batches. Deliberately absent: replication.
 
+mod log;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use highwater_proto::v1;
 use highwater_proto::v1::cluster_service_server::{ClusterService, ClusterServiceServer};
 use highwater_proto::v1::log_service_server::{LogService, LogServiceServer};
-use highwater_records::{batches, stamp_batches};
 use highwater_types::{
-    ClusterId, Endpoint, ErrorCode, LeaderEpoch, NodeId, NodeRecord, Offset, PartitionIndex, PartitionRecord,
+    ClusterId, Endpoint, ErrorCode, LeaderEpoch, NodeId, NodeRecord, PartitionIndex, PartitionRecord,
     Program, ReplicationError, TopicId, TopicIdPartition, TopicName, TopicPartition, TopicProperties,
     TopicRecord,
 };
@@ -26,36 +27,10 @@ use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
 use crate::{Client, ClientConfig};
+pub(crate) use log::FakeLog;
 
 /// What a hook may answer instead of the node.
 pub(crate) type Hook<M, R> = Box<dyn FnMut(&M) -> Option<Result<R, Status>> + Send>;
-
-/// One log: whole batches, with their offsets.
-#[derive(Default)]
-pub(crate) struct FakeLog {
-    pub(crate) batches: Vec<Bytes>,
-    pub(crate) start: i64,
-}
-
-impl FakeLog {
-    pub(crate) fn end(&self) -> i64 {
-        let next = |bytes: &Bytes| batches(bytes).next().unwrap().unwrap().next_offset().get();
-        self.batches.last().map_or(self.start, next)
-    }
-
-    fn read(&self, from: i64, max_bytes: usize) -> Bytes {
-        let mut out = BytesMut::new();
-        for bytes in &self.batches {
-            let covers = batches(bytes).next().unwrap().unwrap().next_offset().get() > from;
-            if covers && (out.is_empty() || out.len() + bytes.len() <= max_bytes) {
-                out.extend_from_slice(bytes);
-            } else if covers {
-                break;
-            }
-        }
-        out.freeze()
-    }
-}
 
 #[derive(Default)]
 pub(crate) struct FakeState {
@@ -63,6 +38,8 @@ pub(crate) struct FakeState {
     pub(crate) nodes: BTreeMap<i32, NodeRecord>,
     pub(crate) logs: BTreeMap<(String, i32), FakeLog>,
     pub(crate) on_produce: Option<Hook<v1::ProduceRequest, v1::ProduceResponse>>,
+    /// Answers a Produce instead of the node, but after it has appended.
+    pub(crate) on_produced: Option<Hook<v1::ProduceResponse, v1::ProduceResponse>>,
     pub(crate) on_fetch: Option<Hook<v1::FetchRequest, v1::FetchResponse>>,
     pub(crate) on_create: Option<Hook<v1::CreateTopicRequest, v1::CreateTopicResponse>>,
     pub(crate) on_cluster: Option<Hook<v1::DescribeClusterRequest, v1::DescribeClusterResponse>>,
@@ -202,12 +179,10 @@ impl Inner {
             result.error = Some(unknown_topic());
             return result;
         };
-        let base = log.end();
-        let mut bytes = BytesMut::from(asked.records.as_ref());
-        stamp_batches(&mut bytes, Offset::new(base).unwrap(), LeaderEpoch::FIRST).unwrap();
-        log.batches.extend(batches(&bytes).map(|batch| Bytes::copy_from_slice(batch.unwrap().bytes())));
-        result.base_offset = Some(base);
-        result.last_offset = Some(log.end() - 1);
+        match log.append(&asked.records) {
+            Ok((first, last)) => (result.base_offset, result.last_offset) = (Some(first), Some(last)),
+            Err(error) => result.error = Some(encode_error(&error)),
+        }
         drop(state);
         self.version.send_modify(|version| *version += 1);
         result
@@ -279,7 +254,9 @@ impl LogService for Inner {
             return answer.map(Response::new);
         }
         let partitions = message.partitions.iter().map(|p| self.append(p)).collect();
-        Ok(Response::new(v1::ProduceResponse { partitions, ..Default::default() }))
+        let answer = v1::ProduceResponse { partitions, ..Default::default() };
+        let hooked = self.state().on_produced.as_mut().and_then(|hook| hook(&answer));
+        hooked.unwrap_or(Ok(answer)).map(Response::new)
     }
 
     async fn list_offsets(

@@ -4,6 +4,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use highwater_types::{LeaderEpoch, Offset, WallTime};
 
 use crate::header::{Attributes, CRC_COVERS_FROM, HEADER_BYTES, LENGTH_EXCLUDES, MAGIC, NO_TIMESTAMP};
+use crate::stamp::write_crc;
 use crate::{Compression, ControlRecord, Header, varint};
 
 /// The identity of an idempotent producer, and the sequence number of a batch's first record.
@@ -196,10 +197,7 @@ impl BatchBuilder {
         batch.put_i32(self.count);
         batch.put_slice(payload);
 
-        let (head, covered) = batch.split_at_mut(CRC_COVERS_FROM);
-        if let Some(crc) = head.last_chunk_mut() {
-            *crc = crc32c::crc32c(covered).to_be_bytes();
-        }
+        write_crc(&mut batch);
         Ok(batch)
     }
 

@@ -16,6 +16,8 @@ pub(crate) const LENGTH_EXCLUDES: usize = 12;
 pub(crate) const LEADER_EPOCH_AT: usize = 12;
 /// Where the bytes that the CRC covers begin: at the attributes.
 pub(crate) const CRC_COVERS_FROM: usize = 21;
+/// Where the producer's id begins; its epoch and the base sequence follow.
+pub(crate) const PRODUCER_AT: usize = 43;
 /// How many bytes tell length and magic.
 const PREFIX_BYTES: usize = 17;
 /// The smallest length field of any message format: magic 0 with neither key nor value.

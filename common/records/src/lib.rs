@@ -33,7 +33,7 @@ pub use iter::{Batches, batches, find_valid_batch};
 pub use record::{
     Header, Record, RecordStamp, RecordStamps, Records, decode_records, record_stamps, records,
 };
-pub use stamp::{set_base_offset, set_leader_epoch, stamp_batches};
+pub use stamp::{set_base_offset, set_leader_epoch, set_producer, stamp_batches};
 pub use validate::{ValidateMode, validate};
 pub use view::BatchView;
 

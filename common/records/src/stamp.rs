@@ -1,9 +1,11 @@
-//! Writing base offset and leader epoch into batches, in place. Both are outside the CRC (FX4), so it stays right.
+//! Writing into batches, in place: what a leader sets, base offset and leader epoch, which are outside the CRC (FX4), so it
+//! stays right; and what a producer sets, its identity, which is inside.
 
+use bytes::BufMut as _;
 use highwater_types::{LeaderEpoch, Offset};
 
-use crate::header::{HEADER_BYTES, LEADER_EPOCH_AT};
-use crate::{BatchError, BatchView};
+use crate::header::{CRC_COVERS_FROM, HEADER_BYTES, LEADER_EPOCH_AT, PRODUCER_AT};
+use crate::{BatchError, BatchView, Producer};
 
 /// Sets the base offset of the batch at the start of `batch`.
 ///
@@ -26,6 +28,30 @@ pub fn set_leader_epoch(batch: &mut [u8], epoch: LeaderEpoch) -> Result<(), Batc
         *field = epoch.get().to_be_bytes();
     }
     Ok(())
+}
+
+/// Makes the batch at the start of `batch` one of an idempotent producer. Its CRC is computed anew, which reads all of it.
+///
+/// # Errors
+/// As [`BatchView::parse`]; nothing is changed then.
+pub fn set_producer(batch: &mut [u8], producer: Producer) -> Result<(), BatchError> {
+    let size = BatchView::parse(batch)?.size();
+    let batch = batch.get_mut(..size).unwrap_or_default();
+    let mut fields = batch.get_mut(PRODUCER_AT..).unwrap_or_default();
+    fields.put_i64(producer.id);
+    fields.put_i16(producer.epoch);
+    fields.put_i32(producer.base_sequence);
+    write_crc(batch);
+    Ok(())
+}
+
+/// Computes the CRC of exactly one batch and writes it.
+pub(crate) fn write_crc(batch: &mut [u8]) {
+    debug_assert!(batch.len() >= HEADER_BYTES, "a whole batch");
+    let Some((head, covered)) = batch.split_at_mut_checked(CRC_COVERS_FROM) else { return };
+    if let Some(crc) = head.last_chunk_mut() {
+        *crc = crc32c::crc32c(covered).to_be_bytes();
+    }
 }
 
 /// Gives every batch of a concatenation the offsets that follow `first`, without gaps, and `epoch`; returns the offset

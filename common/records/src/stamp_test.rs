@@ -32,6 +32,27 @@ fn offsets_follow_each_other_and_the_crc_stays_right() {
 }
 
 #[test]
+fn a_batch_that_became_a_producers_is_as_if_it_was_built_as_its() {
+    let producer = Producer { id: i64::MAX - 1, epoch: 3, base_sequence: i32::MAX };
+    for compression in Compression::ALL {
+        let build = |mut builder: BatchBuilder| {
+            builder.append(WallTime::from_millis(1), Some(b"k"), Some(&[7; 1000]), &[]).unwrap();
+            builder.build().unwrap()
+        };
+        let expected = build(BatchBuilder::new(compression).producer(producer));
+        // The batch behind it is not touched.
+        let mut both = [build(BatchBuilder::new(compression)).as_ref(), &two_batches()].concat();
+        set_producer(&mut both, producer).unwrap();
+        assert_eq!(both, [expected.as_ref(), &two_batches()].concat(), "{compression:?}");
+    }
+    let mut torn = two_batches();
+    torn.truncate(70);
+    let before = torn.clone();
+    assert!(set_producer(&mut torn, producer).is_err());
+    assert_eq!(torn, before);
+}
+
+#[test]
 fn offsets_that_are_used_up_are_an_error() {
     let last = Offset::new(i64::MAX - 4).unwrap();
     let error = stamp_batches(&mut two_batches(), last, LeaderEpoch::FIRST).unwrap_err();

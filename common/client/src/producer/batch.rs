@@ -1,7 +1,7 @@
 //! A batch on its way: being filled, then closed, then delivered or failed.
 
-use bytes::Bytes;
-use highwater_records::BatchBuilder;
+use bytes::{Bytes, BytesMut};
+use highwater_records::{BatchBuilder, Producer, set_producer};
 use highwater_types::{Offset, WallTime};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::Instant;
@@ -25,7 +25,7 @@ pub(super) struct OpenBatch {
 #[derive(Debug)]
 pub(super) struct ClosedBatch {
     pub(super) bytes: Bytes,
-    pub(super) records: i64,
+    pub(super) records: i32,
     pub(super) opened: Instant,
     outcome: watch::Sender<Option<Outcome>>,
     _memory: Option<OwnedSemaphorePermit>,
@@ -41,10 +41,9 @@ impl OpenBatch {
         }
     }
 
-    /// Whether `cost` more bytes are too much; the first record always fits.
-    pub(super) fn is_full_for(&self, cost: usize, config: &ProducerConfig) -> bool {
-        self.builder.record_count() > 0
-            && self.builder.uncompressed_size().saturating_add(cost) > config.batch_bytes
+    /// Whether `cost` more bytes are more than `most`; the first record always fits.
+    pub(super) fn is_full_for(&self, cost: usize, most: usize) -> bool {
+        self.builder.record_count() > 0 && self.builder.uncompressed_size().saturating_add(cost) > most
     }
 
     /// When the batch is to be sent at the latest, as far as lingering goes.
@@ -73,7 +72,7 @@ impl OpenBatch {
     /// Builds the batch; one that cannot be built fails at once and is `None`.
     pub(super) fn close(self) -> Option<ClosedBatch> {
         let Self { builder, memory, outcome, opened } = self;
-        let records = i64::from(builder.record_count());
+        let records = builder.record_count();
         match builder.build() {
             Ok(bytes) => {
                 Some(ClosedBatch { bytes: bytes.freeze(), records, opened, outcome, _memory: memory })
@@ -87,6 +86,14 @@ impl OpenBatch {
 }
 
 impl ClosedBatch {
+    /// Makes it a batch of an idempotent producer, or of another one.
+    pub(super) fn set_producer(&mut self, producer: Producer) {
+        // Without a copy, unless a try that was given up still holds the bytes.
+        let mut bytes = BytesMut::from(std::mem::take(&mut self.bytes));
+        set_producer(&mut bytes, producer).expect("a batch that was built is one");
+        self.bytes = bytes.freeze();
+    }
+
     /// Tells every record of the batch what became of it.
     pub(super) fn complete(self, outcome: Outcome) {
         self.outcome.send_replace(Some(outcome));

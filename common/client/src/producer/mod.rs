@@ -4,12 +4,14 @@
 //! - One request is in flight per partition; the next batches grow meanwhile (design.md 6.10), so the order of records
 //!   within a partition is the order of [`Producer::send`].
 //! - Memory is bounded: [`Producer::send`] waits while [`ProducerConfig::buffer_bytes`] are not yet delivered.
-//! - Delivery is at least once: a batch whose outcome is unknown is sent again until
-//!   [`ProducerConfig::delivery_timeout`].
+//! - A batch whose outcome is unknown is sent again until [`ProducerConfig::delivery_timeout`]. With
+//!   [`ProducerConfig::idempotence`] it is appended once, however often it is sent: it carries a producer id, an epoch and a
+//!   sequence number, by which any leader knows a copy. Without, it can be there twice.
 //!
-//! Deliberately absent: producer ids and sequence numbers; they come with idempotence.
+//! Deliberately absent: transactions, and knowing a record again after the producer's own end: the next one has another id.
 
 mod batch;
+mod identity;
 mod queue;
 mod sender;
 
@@ -21,6 +23,8 @@ use bytes::Bytes;
 use highwater_records::{Compression, Header};
 use highwater_types::{Offset, PartitionIndex, TopicName, TopicPartition, TraceContext, WallTime};
 use highwater_wire::produce::Acks;
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -38,14 +42,17 @@ const RECORD_OVERHEAD: usize = 64;
 pub struct ProducerConfig {
     /// `acks`: when a record counts as delivered.
     pub acks: Acks,
-    /// `batch.size`: a batch is closed when its records would exceed this, in bytes before compression.
+    /// `enable.idempotence`: number the batches, so that one that is sent again is not appended again. It has an effect with
+    /// [`Acks::All`] only. A leader that acknowledged alone can take records with it, and the numbers of the next ones would
+    /// not follow; with [`Acks::None`] nobody says whether they do.
+    pub idempotence: bool,
+    /// `batch.size`: a batch is closed when its records would exceed this, or the topic's `max.message.bytes`, in bytes before
+    /// compression. A request carries one batch, so this is also what one round trip can carry.
     pub batch_bytes: usize,
     /// `linger.ms`: how long a batch waits for more records when nothing is in flight.
     pub linger: Duration,
     /// `compression.type`.
     pub compression: Compression,
-    /// `max.request.size`: how many bytes of batches one request carries; at least one batch.
-    pub request_bytes: usize,
     /// `buffer.memory`: bytes of records that are not yet delivered.
     pub buffer_bytes: usize,
     /// `delivery.timeout.ms`: how long a batch is tried.
@@ -58,10 +65,11 @@ impl Default for ProducerConfig {
     fn default() -> Self {
         Self {
             acks: Acks::All,
-            batch_bytes: 128 * 1024,
+            idempotence: true,
+            // With its header within what a topic takes, and a Fetch asks for, when nobody says otherwise.
+            batch_bytes: 1_000_000,
             linger: Duration::from_millis(5),
             compression: Compression::None,
-            request_bytes: 1 << 20,
             buffer_bytes: 32 << 20,
             delivery_timeout: Duration::from_secs(120),
             trace: None,
@@ -160,23 +168,47 @@ struct Shared {
     config: ProducerConfig,
     memory: Arc<Semaphore>,
     memory_bytes: u32,
+    /// The producer's id at each partition until it needs another one there; absent: batches are not numbered.
+    first_id: Option<i64>,
     state: Mutex<State>,
     stop: CancellationToken,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     queues: BTreeMap<TopicPartition, Arc<PartitionQueue>>,
     /// The partition that records without a key go to until its batch is closed.
     sticky: BTreeMap<TopicName, i32>,
     /// The first failed batch since the last flush.
     failed: Option<ClientError>,
+    /// Where producer ids come from.
+    random: StdRng,
+}
+
+impl State {
+    fn new(seed: u64) -> Self {
+        Self {
+            queues: BTreeMap::new(),
+            sticky: BTreeMap::new(),
+            failed: None,
+            random: StdRng::seed_from_u64(seed),
+        }
+    }
+
+    /// A producer id that nobody else has, for all practical purposes.
+    fn fresh_id(&mut self) -> i64 {
+        self.random.random_range(0..=i64::MAX)
+    }
 }
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         // Each change of the state is one insertion or one replacement.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fresh_id(&self) -> i64 {
+        self.state().fresh_id()
     }
 }
 
@@ -186,18 +218,26 @@ impl Producer {
     /// # Errors
     /// [`ClientError::Usage`] when a size is not possible.
     pub fn new(client: Client, config: ProducerConfig) -> Result<Self, ClientError> {
+        Self::with_seed(client, config, rand::random())
+    }
+
+    /// The same, with producer ids that follow from a seed.
+    pub(crate) fn with_seed(client: Client, config: ProducerConfig, seed: u64) -> Result<Self, ClientError> {
         let memory_bytes = u32::try_from(config.buffer_bytes)
             .ok()
             .filter(|_| config.buffer_bytes >= config.batch_bytes && config.batch_bytes > 0)
             .ok_or_else(|| {
                 ClientError::Usage("buffer_bytes has to hold a batch, and to be below 4 GiB".to_owned())
             })?;
+        let mut state = State::new(seed);
+        let is_idempotent = config.idempotence && config.acks == Acks::All;
         let shared = Shared {
             client,
             memory: Arc::new(Semaphore::new(config.buffer_bytes)),
             memory_bytes,
             config,
-            state: Mutex::default(),
+            first_id: is_idempotent.then(|| state.fresh_id()),
+            state: state.into(),
             stop: CancellationToken::new(),
         };
         Ok(Self { shared: Arc::new(shared), tasks: TaskTracker::new() })
@@ -218,9 +258,11 @@ impl Producer {
         let memory = Arc::clone(&self.shared.memory).acquire_many_owned(cost).await;
         let memory = memory.map_err(|_| ClientError::Closed)?;
         let partition = self.partition_of(topic, &record, described.record.partitions)?;
-        let queue = self.queue(&partition);
-        let pushed =
-            queue.push(&record, record.timestamp.unwrap_or_else(now), memory, &self.shared.config)?;
+        let config = &self.shared.config;
+        let timestamp = record.timestamp.unwrap_or_else(now);
+        let largest = usize::try_from(described.record.properties.max_message_bytes).unwrap_or(usize::MAX);
+        let batch_bytes = config.batch_bytes.min(largest);
+        let pushed = self.queue(&partition).push(&record, timestamp, memory, config, batch_bytes)?;
         if pushed.closed_a_batch && record.partition.is_none() && record.key.is_none() {
             let mut state = self.shared.state();
             let sticky = state.sticky.entry(topic.clone()).or_default();
@@ -297,6 +339,9 @@ fn now() -> WallTime {
     WallTime::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
+#[cfg(test)]
+#[path = "idempotence_test.rs"]
+mod idempotence_tests;
 #[cfg(test)]
 #[path = "producer_test.rs"]
 mod tests;

@@ -5,11 +5,12 @@ use std::task::Poll;
 
 use highwater_proto::v1;
 use highwater_records::{batches, decode_records};
-use highwater_types::{ErrorCode, LeaderHint, NodeId, ReplicationError};
-use tonic::Status;
+use highwater_types::{
+    ErrorCode, LeaderHint, NodeId, ReplicationError, TopicId, TopicProperties, TopicRecord,
+};
 
 use super::*;
-use crate::fake::{FakeNode, tp};
+use crate::fake::{FakeNode, led, tp};
 
 fn config() -> ProducerConfig {
     ProducerConfig { delivery_timeout: Duration::from_secs(20), ..ProducerConfig::default() }
@@ -54,35 +55,34 @@ async fn records_of_a_partition_keep_their_order_and_learn_their_offsets() {
 }
 
 #[tokio::test]
-async fn one_request_is_in_flight_per_partition_and_the_next_carries_what_grew_meanwhile() {
+async fn one_request_is_in_flight_per_partition_and_the_next_batch_grows_meanwhile() {
     let node = FakeNode::start(1).await;
     let topic = node.add_topic("orders", 1, &node.endpoint, 0);
-    let small = ProducerConfig { batch_bytes: 400, ..config() };
-    let producer = Producer::new(node.client(), small).unwrap();
+    let producer = Producer::new(node.client(), config()).unwrap();
     let (arrived, mut arrivals) = tokio::sync::mpsc::unbounded_channel();
     let gate = Arc::new(Mutex::new(false));
     let open = Arc::clone(&gate);
     node.state().on_produce = Some(Box::new(move |request| {
-        let count = batches(&request.partitions[0].records).count();
-        arrived.send(count).unwrap();
+        let sent: Vec<_> = batches(&request.partitions[0].records).map(Result::unwrap).collect();
+        arrived.send(sent.iter().map(|batch| batch.record_count()).collect::<Vec<_>>()).unwrap();
         // Shedding holds the batch at the producer as long as the test wants.
         let shed = || Some(Err(highwater_wire::status::overloaded("wait", Duration::from_millis(1))));
         if *open.lock().unwrap() { None } else { shed() }
     }));
     let first = producer.send(&topic, at(0, "first")).await.unwrap();
-    assert_eq!(arrivals.recv().await, Some(1));
+    assert_eq!(arrivals.recv().await, Some(vec![1]));
     for n in 0..100 {
         producer.send(&topic, at(0, &format!("value {n}"))).await.unwrap();
     }
-    assert_eq!(arrivals.recv().await, Some(1), "the batch in flight is tried again before any other");
+    assert_eq!(arrivals.recv().await, Some(vec![1]), "the batch in flight is tried again before any other");
     *gate.lock().unwrap() = true;
     first.wait().await.unwrap();
     producer.flush().await.unwrap();
-    let mut counts = Vec::new();
-    while let Ok(count) = arrivals.try_recv() {
-        counts.push(count);
+    let mut last = Vec::new();
+    while let Ok(counts) = arrivals.try_recv() {
+        last = counts;
     }
-    assert!(counts.iter().any(|count| *count >= 4), "{counts:?}");
+    assert_eq!(last, [100]);
     assert_eq!(values(&node, "orders", 0).len(), 101);
 }
 
@@ -136,16 +136,11 @@ async fn a_terminal_error_fails_its_batch_at_once_and_the_flush_says_so() {
 }
 
 #[tokio::test]
-async fn a_batch_that_is_refused_for_itself_does_not_take_others_of_its_request_with_it() {
+async fn a_batch_that_is_refused_for_itself_takes_no_other_with_it_and_leaves_no_hole() {
     const MOST: usize = 1000;
     let node = FakeNode::start(1).await;
     let topic = node.add_topic("orders", 1, &node.endpoint, 0);
-    let (gate, open) = watch::channel(false);
     node.state().on_produce = Some(Box::new(move |request| {
-        if !*open.borrow() {
-            // Holds the batches at the producer, so that one request carries them all.
-            return Some(Err(highwater_wire::status::overloaded("wait", Duration::from_millis(1))));
-        }
         let partition = &request.partitions[0];
         if batches(&partition.records).all(|batch| batch.unwrap().size() <= MOST) {
             return None;
@@ -161,35 +156,39 @@ async fn a_batch_that_is_refused_for_itself_does_not_take_others_of_its_request_
     }));
     let small = ProducerConfig { batch_bytes: 400, linger: Duration::ZERO, ..config() };
     let producer = Producer::new(node.client(), small).unwrap();
-    let first = producer.send(&topic, at(0, "first")).await.unwrap();
     let mut deliveries = Vec::new();
     for value in ["a".repeat(300), "b".repeat(MOST), "c".repeat(300)] {
         deliveries.push(producer.send(&topic, at(0, &value)).await.unwrap());
     }
-    gate.send(true).unwrap();
-    first.wait().await.unwrap();
     let mut outcomes = Vec::new();
     for delivery in deliveries {
         outcomes.push(delivery.wait().await.map_err(|error| error.code()));
     }
-    assert_eq!(outcomes[0].as_ref().unwrap().offset, Offset::new(1));
+    assert_eq!(outcomes[0].as_ref().unwrap().offset, Offset::new(0));
     assert_eq!(outcomes[1], Err(Some(ErrorCode::MessageTooLarge)));
-    assert_eq!(outcomes[2].as_ref().unwrap().offset, Offset::new(2));
+    assert_eq!(outcomes[2].as_ref().unwrap().offset, Offset::new(1), "its number follows that of the first");
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_tried_again() {
+async fn batches_are_never_larger_than_the_topic_takes() {
+    const MOST: usize = 500;
     let node = FakeNode::start(1).await;
-    let topic = node.add_topic("orders", 1, &node.endpoint, 0);
-    let mut failures = 2;
-    node.state().on_produce = Some(Box::new(move |_| {
-        failures -= 1;
-        (failures >= 0).then(|| Err(Status::unavailable("connection reset")))
-    }));
+    let topic = TopicRecord {
+        id: TopicId::random(),
+        name: "small".parse().unwrap(),
+        partitions: 1,
+        properties: TopicProperties { max_message_bytes: 500, ..TopicProperties::default() },
+        deleted: false,
+    };
+    node.put_topic(&topic, &led(&topic, 0, 0), &node.endpoint);
     let producer = Producer::new(node.client(), config()).unwrap();
-    let delivery = producer.send(&topic, at(0, "again")).await.unwrap();
-    assert_eq!(delivery.wait().await.unwrap().offset, Some(Offset::ZERO));
-    assert_eq!(node.calls("produce"), 3);
+    for n in 0..100 {
+        producer.send(&topic.name, at(0, &format!("value {n}"))).await.unwrap();
+    }
+    producer.flush().await.unwrap();
+    assert_eq!(values(&node, "small", 0).len(), 100);
+    let sizes: Vec<_> = node.state().logs[&("small".to_owned(), 0)].batches.iter().map(Bytes::len).collect();
+    assert!(sizes.len() > 3 && sizes.iter().all(|size| *size <= MOST), "{sizes:?}");
 }
 
 #[tokio::test]
@@ -246,9 +245,9 @@ async fn an_open_batch_is_taken_when_it_has_lingered() {
     let memory = Arc::new(Semaphore::new(1000));
     let permit = Arc::clone(&memory).acquire_many_owned(100).await.unwrap();
     let before = tokio::time::Instant::now();
-    queue.push(&at(0, "v"), WallTime::from_millis(0), permit, &config).unwrap();
+    queue.push(&at(0, "v"), WallTime::from_millis(0), permit, &config, 1000).unwrap();
     let taken = queue.take(&config).await;
-    assert_eq!((taken.len(), before.elapsed()), (1, config.linger));
+    assert_eq!((taken.records, before.elapsed()), (1, config.linger));
     assert_eq!(memory.available_permits(), 900, "memory is held until the batch has an outcome");
     drop(taken);
     assert_eq!(memory.available_permits(), 1000);

@@ -33,15 +33,17 @@ pub(super) struct Pushed {
 }
 
 impl PartitionQueue {
+    /// Takes a record into the open batch, which it closes first if it would be larger than `batch_bytes`.
     pub(super) fn push(
         &self,
         record: &ProducerRecord,
         timestamp: WallTime,
         memory: OwnedSemaphorePermit,
         config: &ProducerConfig,
+        batch_bytes: usize,
     ) -> Result<Pushed, ClientError> {
         let mut batches = self.lock();
-        let full = batches.open.as_ref().is_some_and(|open| open.is_full_for(record.cost(), config));
+        let full = batches.open.as_ref().is_some_and(|open| open.is_full_for(record.cost(), batch_bytes));
         if full {
             batches.close_open();
         }
@@ -61,8 +63,8 @@ impl PartitionQueue {
         self.changed.notify_one();
     }
 
-    /// Waits for batches and takes as many as one request carries: closed ones, or the open one once it has lingered.
-    pub(super) async fn take(&self, config: &ProducerConfig) -> VecDeque<ClosedBatch> {
+    /// Waits for the next batch: a closed one, or the open one once it has lingered.
+    pub(super) async fn take(&self, config: &ProducerConfig) -> ClosedBatch {
         loop {
             let lingers = {
                 let mut batches = self.lock();
@@ -70,9 +72,8 @@ impl PartitionQueue {
                 if batches.closed.is_empty() && lingers.is_some_and(|ends| ends <= Instant::now()) {
                     batches.close_open();
                 }
-                let taken = batches.take_closed(config.request_bytes);
-                if !taken.is_empty() {
-                    return taken;
+                if let Some(batch) = batches.closed.pop_front() {
+                    return batch;
                 }
                 lingers
             };
@@ -97,18 +98,5 @@ impl PartitionQueue {
 impl Batches {
     fn close_open(&mut self) {
         self.closed.extend(self.open.take().and_then(OpenBatch::close));
-    }
-
-    fn take_closed(&mut self, most_bytes: usize) -> VecDeque<ClosedBatch> {
-        let mut taken = VecDeque::new();
-        let mut bytes = 0_usize;
-        while let Some(next) = self.closed.front() {
-            bytes = bytes.saturating_add(next.bytes.len());
-            if bytes > most_bytes && !taken.is_empty() {
-                break;
-            }
-            taken.extend(self.closed.pop_front());
-        }
-        taken
     }
 }

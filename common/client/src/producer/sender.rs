@@ -1,23 +1,29 @@
-//! The task of one partition: takes batches, sends them in one request, tells their records.
+//! The task of one partition: takes its batches one after the other, sends each until its outcome is known, tells its records.
+//!
+//! What must hold: a batch is sent again with the same bytes as long as an earlier try of it may have been appended, so that
+//! the leader knows it (design.md 6.10); one request carries one batch, because of a producer's batches a leader may
+//! remember the newest only, after a restart.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use highwater_proto::v1;
 use highwater_proto::v1::log_service_client::LogServiceClient;
-use highwater_types::{ErrorCode, Offset, TopicPartition};
+use highwater_records::Producer;
+use highwater_types::{ErrorCode, Offset, Retry, TopicPartition};
+use highwater_wire::Reached;
 use highwater_wire::fetch::TopicRef;
 use highwater_wire::produce::{
     ProducePartition, ProduceRecords, ProduceRequest, decode_response, encode_request,
 };
 use highwater_wire::trace;
-use tokio::time::Instant;
 use tonic::Request;
 
 use super::Shared;
 use super::batch::{ClosedBatch, Outcome};
+use super::identity::Identity;
 use super::queue::PartitionQueue;
 use crate::ClientError;
 use crate::metadata::Leader;
@@ -26,42 +32,73 @@ use crate::route::{TryError, bad_answer, no_answer};
 /// How much sooner than the call's deadline the leader is to give up, so that its answer arrives.
 const DEADLINE_MARGIN: Duration = Duration::from_millis(500);
 
-/// Sends the partition's batches, one request at a time, until it is dropped.
+/// Sends the partition's batches, one at a time, until it is dropped.
 pub(super) async fn run(shared: Arc<Shared>, partition: TopicPartition, queue: Arc<PartitionQueue>) {
+    let mut identity = shared.first_id.map(Identity::new);
     loop {
-        let batches = queue.take(&shared.config).await;
-        let outcome = send(&shared, &partition, &batches).await;
-        if batches.len() > 1 && outcome.as_ref().is_err_and(is_of_one_batch) {
-            // The others are not to fail with it. Nothing of the request was appended.
-            for batch in batches {
-                let alone = VecDeque::from([batch]);
-                let outcome = send(&shared, &partition, &alone).await;
-                complete(&shared, alone, &outcome);
-            }
-        } else {
-            complete(&shared, batches, &outcome);
+        let mut batch = queue.take(&shared.config).await;
+        let outcome = deliver(&shared, &partition, &mut batch, identity.as_mut()).await;
+        if let Err(error) = &outcome {
+            shared.state().failed.get_or_insert_with(|| error.clone());
         }
+        batch.complete(outcome);
     }
 }
 
-/// Whether the request was refused for what one of its batches is.
-fn is_of_one_batch(error: &ClientError) -> bool {
-    matches!(
-        error.code(),
-        Some(ErrorCode::MessageTooLarge | ErrorCode::InvalidRecord | ErrorCode::CorruptMessage)
-    )
+/// A batch that was not acknowledged.
+struct Failed {
+    error: ClientError,
+    /// Whether one of its tries may have been appended.
+    is_unresolved: bool,
 }
 
-/// The offset of the first record of the first batch, or why they were not delivered.
-async fn send(shared: &Shared, partition: &TopicPartition, batches: &VecDeque<ClosedBatch>) -> Outcome {
-    let records = joined(batches);
-    let oldest = batches.iter().map(|batch| batch.opened).min().unwrap_or_else(Instant::now);
-    let give_up = oldest + shared.config.delivery_timeout;
-    let records = &records;
-    shared
-        .client
-        .at_leader(partition, give_up, |leader| send_once(shared, partition, leader, records.clone()))
-        .await
+/// The offset of the batch's first record, or why it was not delivered.
+async fn deliver(
+    shared: &Shared,
+    partition: &TopicPartition,
+    batch: &mut ClosedBatch,
+    mut identity: Option<&mut Identity>,
+) -> Outcome {
+    loop {
+        let producer = identity.as_ref().map(|identity| identity.of_next_batch());
+        if let Some(producer) = producer {
+            batch.set_producer(producer);
+        }
+        let failed = match send(shared, partition, batch).await {
+            Ok(base_offset) => {
+                if let Some(identity) = identity {
+                    identity.on_acknowledged(batch.records);
+                }
+                return Ok(base_offset);
+            }
+            Err(failed) => failed,
+        };
+        let code = failed.error.code();
+        let is_sent_again = identity
+            .as_mut()
+            .is_some_and(|identity| identity.on_failed(code, failed.is_unresolved, shared.fresh_id()));
+        if !is_sent_again {
+            return Err(explain(failed, partition, batch.records, producer));
+        }
+        tracing::info!(%partition, "the leader has forgotten this producer: it goes on under a new id");
+    }
+}
+
+/// Tries the batch as it is until it is acknowledged, cannot be, or its time is over.
+async fn send(
+    shared: &Shared,
+    partition: &TopicPartition,
+    batch: &ClosedBatch,
+) -> Result<Option<Offset>, Failed> {
+    let give_up = batch.opened + shared.config.delivery_timeout;
+    // What a later try is told says nothing about an earlier one.
+    let is_unresolved = &AtomicBool::new(false);
+    let attempt = |leader| async move {
+        let tried = send_once(shared, partition, leader, batch.bytes.clone()).await;
+        tried.inspect_err(|error| _ = is_unresolved.fetch_or(may_be_appended(error), Ordering::Relaxed))
+    };
+    let sent = shared.client.at_leader(partition, give_up, attempt).await;
+    sent.map_err(|error| Failed { error, is_unresolved: is_unresolved.load(Ordering::Relaxed) })
 }
 
 async fn send_once(
@@ -97,30 +134,49 @@ async fn send_once(
     Ok(produced.base_offset)
 }
 
-/// One batch is sent as it is; several are put behind each other, which costs a copy and saves a round trip each.
-fn joined(batches: &VecDeque<ClosedBatch>) -> Bytes {
-    let mut all = batches.iter();
-    match (all.next(), all.next()) {
-        (Some(only), None) => only.bytes.clone(),
-        _ => {
-            let size = batches.iter().map(|batch| batch.bytes.len()).sum();
-            let mut joined = BytesMut::with_capacity(size);
-            for batch in batches {
-                joined.extend_from_slice(&batch.bytes);
-            }
-            joined.freeze()
+/// Whether a try that failed so may have appended its batch. What is in doubt counts as appended.
+fn may_be_appended(error: &TryError) -> bool {
+    match error {
+        TryError::Call(ClientError::Call { failure, .. }) => failure.reached == Reached::Unknown,
+        TryError::Call(_) => true,
+        TryError::Partition(error) => {
+            // These come before the append, or with the end of the topic; so does whatever no retry can help.
+            let is_refusal = matches!(
+                error.code,
+                ErrorCode::NotEnoughReplicas
+                    | ErrorCode::FencedLeaderEpoch
+                    | ErrorCode::UnknownLeaderEpoch
+                    | ErrorCode::LeaderNotAvailable
+                    | ErrorCode::UnknownTopicOrPartition
+            );
+            !is_refusal && error.retry() == Retry::Retryable
         }
     }
 }
 
-fn complete(shared: &Shared, batches: VecDeque<ClosedBatch>, outcome: &Outcome) {
-    if let Err(error) = outcome {
-        shared.state().failed.get_or_insert_with(|| error.clone());
+/// The error for people: whether the records may be in the log, and what is missing there.
+fn explain(
+    failed: Failed,
+    partition: &TopicPartition,
+    records: i32,
+    producer: Option<Producer>,
+) -> ClientError {
+    let Failed { mut error, is_unresolved } = failed;
+    if let ClientError::Answered { error, .. } = &mut error
+        && error.code == ErrorCode::OutOfOrderSequence
+    {
+        error.message.push_str(": records that were acknowledged before are not in the leader's log");
     }
-    let mut before = 0;
-    for batch in batches {
-        let records = batch.records;
-        batch.complete(outcome.clone().map(|base| base.map(|base| base.advance(before))));
-        before += records;
+    if !is_unresolved {
+        return error;
     }
+    let numbers = producer.map_or_else(String::new, |Producer { id, epoch, base_sequence }| {
+        format!("; producer {id}, epoch {epoch}, from sequence {base_sequence} on")
+    });
+    let what = format!("a batch of {partition} (records: {records}{numbers})");
+    ClientError::OutcomeUnknown { what, last: Box::new(error) }
 }
+
+#[cfg(test)]
+#[path = "sender_test.rs"]
+mod tests;
