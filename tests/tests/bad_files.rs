@@ -406,6 +406,55 @@ async fn damage_on_a_follower_is_the_cause_of_its_lag_for_leader_and_follower() 
     assert!(said.contains("not repaired; trying on"), "{said}");
 }
 
+fn flip(segment: &Path, place: usize) {
+    let file = OpenOptions::new().read(true).write(true).open(segment).expect("the log is there");
+    let (mut byte, place) = ([0], place as u64);
+    file.read_exact_at(&mut byte, place).expect("within the segment");
+    file.write_all_at(&[byte[0] ^ 1], place).expect("writable");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_whose_log_is_damaged_hands_over_to_a_node_that_has_the_records() {
+    let cluster = Plan::new().node(1).node(2).start().await;
+    let leader = Calls::of(cluster.leader(1));
+    leader.until_nodes(2).await;
+    leader.create_topic("t", 1, &[1, 2], &SMALL_SEGMENTS).await;
+    leader.until_in_sync("t", 1).await;
+    for _ in 0..BATCHES {
+        leader.append("t", 0, batch(1, 1000)).await;
+    }
+    Calls::of(cluster.agent(2)).until_followed_to("t", 1, BATCHES).await;
+    let (segment, base, _) = a_middle_segment(&cluster, 1, "t");
+    flip(&segment, batch(1, 1000).len() + 500);
+    let error = leader.fetch_one("t", 0, base + 1).await.error;
+    assert_eq!(code(error.as_ref()), Some(v1::ErrorCode::DataLoss), "{error:?}");
+    serves_all_but(&Calls::of(cluster.leader(2)), "t", 0..0, BATCHES).await;
+    let output = cluster.leader(1).output();
+    assert!(output.contains("its own log is damaged"), "{output}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flipped_byte_in_the_active_segment_is_no_record_for_people() {
+    let cluster = Plan::new().program(1, LEADER.1).start().await;
+    let leader = Calls::of(cluster.leader(1));
+    leader.until_nodes(1).await;
+    leader.create_topic("t", 1, &[1], &[]).await;
+    for _ in 0..2 {
+        leader.append("t", 0, batch(1, 1000)).await;
+    }
+    let read = async |offset| {
+        let (topic, partition) = ("t".to_owned(), Some(0));
+        let request = v1::ReadRecordsRequest { topic, partition, offset: Some(offset), ..Default::default() };
+        leader.replication.clone().read_records(request).await.map(|read| read.into_inner().records.len())
+    };
+    assert_eq!(read(0).await.expect("both are whole"), 2);
+    let segment = log_files::segments(&cluster.data_dir(1).join("t-0")).remove(0);
+    flip(&segment, batch(1, 1000).len() + 500);
+    let refused = read(1).await.expect_err("a byte of its value is another one");
+    assert_eq!(refused.code(), tonic::Code::DataLoss, "{refused}");
+    assert!(refused.message().contains("batch at 1"), "{refused}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flipped_byte_in_a_closed_segment_is_answered_as_data_loss_where_it_is() {
     let cluster = Plan::new().program(1, LEADER.1).start().await;
@@ -421,12 +470,7 @@ async fn a_flipped_byte_in_a_closed_segment_is_answered_as_data_loss_where_it_is
     // While it runs, in the second batch: in a value; in the length, by which the batches after it are found.
     for (at, lost) in [(500, base + 1..base + 2), (8, base + 1..next)] {
         let size = batch(1, 1000).len();
-        let flip = || {
-            let file = OpenOptions::new().read(true).write(true).open(&segment).expect("the log is there");
-            let (mut byte, place) = ([0], (size + at) as u64);
-            file.read_exact_at(&mut byte, place).expect("within the segment");
-            file.write_all_at(&[byte[0] ^ 1], place).expect("writable");
-        };
+        let flip = || flip(&segment, size + at);
         flip();
         serves_all_but(&leader, "flipped", lost, BATCHES).await;
         serves_all_but(&leader, "whole", 0..0, BATCHES).await;

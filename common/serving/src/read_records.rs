@@ -7,7 +7,9 @@
 use std::sync::Arc;
 
 use highwater_log::ReadLimits;
-use highwater_records::{BatchView, ControlRecord, Record, batches, records};
+use highwater_records::{
+    BatchError, BatchView, ControlRecord, Record, ValidateMode, batches, records, validate,
+};
 use highwater_types::{ErrorCode, Offset, ReplicationError};
 use highwater_wire::read_records::{
     DecodedRecord, ProducerPosition, ReadRecordsRequest, ReadRecordsResponse,
@@ -61,6 +63,8 @@ fn read(
     let bytes = replica.read(from, limits).map_err(|e| read_failed(&e))?.records;
     for batch in batches(&bytes) {
         let batch = batch.map_err(|e| ReplicationError::new(ErrorCode::DataLoss, e.to_string()))?;
+        // Whoever gets batches checks them. Here only records leave, so nobody else can.
+        validate(&batch, ValidateMode::Replicate).map_err(|e| undecodable(&batch, &e))?;
         if !decode_into(&mut out, &batch, from, &mut room)? {
             return Ok(out);
         }
@@ -82,10 +86,8 @@ fn decode_into(
     from: Offset,
     room: &mut Room,
 ) -> Result<bool, ReplicationError> {
-    let undecodable =
-        |e| ReplicationError::new(ErrorCode::DataLoss, format!("batch at {}: {e}", batch.base_offset()));
-    for record in records(batch).map_err(undecodable)? {
-        let record = record.map_err(undecodable)?;
+    for record in records(batch).map_err(|e| undecodable(batch, &e))? {
+        let record = record.map_err(|e| undecodable(batch, &e))?;
         if record.offset < from {
             continue;
         }
@@ -99,6 +101,10 @@ fn decode_into(
         out.records.push(describe(batch, record));
     }
     Ok(true)
+}
+
+fn undecodable(batch: &BatchView<'_>, error: &BatchError) -> ReplicationError {
+    ReplicationError::new(ErrorCode::DataLoss, format!("batch at {}: {error}", batch.base_offset()))
 }
 
 fn size_of(record: &Record) -> usize {

@@ -36,8 +36,8 @@ pub(crate) struct PartitionContext {
     pub(crate) purgatory: Arc<FetchPurgatory>,
     pub(crate) coordination: Arc<dyn Coordination>,
     pub(crate) membership: Arc<Membership>,
-    /// Where the replica manager hears of leaderships that ended by themselves. Unbounded, and still bounded: a leadership
-    /// ends once.
+    /// Where the replica manager hears of leaderships that ended by themselves, and of damage. Unbounded, and still bounded:
+    /// a leadership ends once, and each damaged place is told once in a row.
     pub(crate) events: mpsc::UnboundedSender<PartitionEvent>,
     /// How many appends may wait at one partition.
     pub(crate) queued_appends: usize,
@@ -59,6 +59,8 @@ pub(crate) enum PartitionEvent {
     Superseded(Arc<LedPartition>),
     /// The disk failed.
     Failed(Arc<LedPartition>),
+    /// A reader met damage in the log; the leadership goes on.
+    Damaged(Arc<LedPartition>),
 }
 
 /// A partition that this node leads, in one epoch.
@@ -366,7 +368,13 @@ impl HostedReplica for LedPartition {
 
     fn read(&self, from: Offset, limits: ReadLimits) -> Result<LogRead, ReadError> {
         let read = self.replica.read(from, limits);
-        read.inspect_err(|error| _ = self.damage.note(&self.topic.name, self.id().partition, error))
+        read.inspect_err(|error| {
+            if self.damage.note(&self.topic.name, self.id().partition, error)
+                && let Some(this) = self.this.upgrade()
+            {
+                let _stopping = self.context.events.send(PartitionEvent::Damaged(this));
+            }
+        })
     }
 
     fn offset_for_timestamp(

@@ -88,6 +88,8 @@ pub(crate) struct ReplicaManager {
     /// Nodes whose agent is dead, as the leaderships were told.
     agents_gone: BTreeSet<NodeId>,
     resigning: Resigning,
+    /// Partitions that were handed over because readers met damage here.
+    damaged: BTreeSet<TopicIdPartition>,
     orders: mpsc::Receiver<Order>,
 }
 
@@ -102,6 +104,7 @@ impl ReplicaManager {
             strays: Strays::default(),
             agents_gone: BTreeSet::new(),
             resigning: Resigning::new(),
+            damaged: BTreeSet::new(),
             orders,
         }
     }
@@ -353,7 +356,9 @@ impl ReplicaManager {
 
     /// Answers whether the records are to be looked at again.
     fn on_event(&mut self, event: PartitionEvent) -> bool {
-        let (PartitionEvent::Superseded(partition) | PartitionEvent::Failed(partition)) = &event;
+        let (PartitionEvent::Superseded(partition)
+        | PartitionEvent::Failed(partition)
+        | PartitionEvent::Damaged(partition)) = &event;
         let id = partition.replica().id();
         // A leadership that is closing already, or an earlier one: nothing is left to do.
         if !matches!(self.slots.get(&id), Some(Slot::Leading(current)) if Arc::ptr_eq(current, partition)) {
@@ -369,6 +374,7 @@ impl ReplicaManager {
                 self.shared.registry.set(id, Hosting::Failed(disk_failed()));
                 self.give_up(id, partition);
             }
+            PartitionEvent::Damaged(partition) => self.hand_damaged_over(id, partition),
         }
         true
     }

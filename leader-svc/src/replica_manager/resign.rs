@@ -79,6 +79,28 @@ impl ReplicaManager {
         });
     }
 
+    /// Readers met damage in a log that this node leads: who has the records in sync leads on, if anybody does (design.md 2).
+    /// Once for each partition: where the other one is damaged too, this node leads again and serves the rest.
+    pub(super) fn hand_damaged_over(&mut self, id: TopicIdPartition, partition: Arc<LedPartition>) {
+        let Some(successor) = self.shared.successor(&partition.record()) else { return };
+        if !self.damaged.insert(id) {
+            return;
+        }
+        tracing::warn!(
+            partition = %partition.id_name(),
+            successor = successor.get(),
+            "hands the leadership over: its own log is damaged"
+        );
+        self.slots.insert(id, Slot::Closing);
+        let shared = Arc::clone(&self.shared);
+        self.tasks.spawn(async move {
+            end(&shared, id, &partition);
+            hand_over(&partition, successor, Instant::now() + RESIGNING_MAX).await;
+            partition.close(CLOSE_PATIENCE).await;
+            Done::Closed(id)
+        });
+    }
+
     /// Gives a leadership up that its disk ended: to who can take it, then its log, so that it can be opened anew.
     pub(super) fn give_up(&mut self, id: TopicIdPartition, partition: Arc<LedPartition>) {
         self.slots.insert(id, Slot::Closing);
