@@ -49,7 +49,7 @@ pub(crate) fn per_second(number: u64, took: Duration) -> u64 {
     u64::try_from(u128::from(number) * 1000 / millis).unwrap_or(u64::MAX)
 }
 
-/// A time in the unit that suits it: `850 µs`, `12.3 ms`, `4.56 s`, `3 min 20 s`.
+/// A time in the unit that suits it: `850 µs`, `12.3 ms`, `4.56 s`, `3 min 20 s`, `5 h 10 min`, `7 d 3 h`.
 pub(crate) fn time(span: Duration) -> String {
     if span < Duration::from_millis(1) {
         format!("{} µs", span.as_micros())
@@ -58,7 +58,15 @@ pub(crate) fn time(span: Duration) -> String {
     } else if span < Duration::from_secs(120) {
         format!("{:.2} s", span.as_secs_f64())
     } else {
-        format!("{} min {} s", span.as_secs() / 60, span.as_secs() % 60)
+        let parts = |large: (u64, &str), small: (u64, &str)| {
+            let (whole, rest) = (span.as_secs() / large.0, span.as_secs() % large.0);
+            format!("{whole} {} {} {}", large.1, rest / small.0, small.1)
+        };
+        match span.as_secs() {
+            ..7_200 => parts((60, "min"), (1, "s")),
+            7_200..172_800 => parts((3_600, "h"), (60, "min")),
+            172_800.. => parts((86_400, "d"), (3_600, "h")),
+        }
     }
 }
 
@@ -92,6 +100,9 @@ mod tests {
     fn rates_and_times_of_extremes_are_finite() {
         assert_eq!(rate(5_000_000, Duration::from_secs(2)), "2.5 MB/s");
         assert_eq!(rate(1000, Duration::ZERO), "1.0 MB/s");
+        let long = [7_199, 7_200, 172_799, 172_800, 86_400 * 9 + 7_300].map(Duration::from_secs);
+        let shown: Vec<_> = long.into_iter().map(time).collect();
+        assert_eq!(shown, ["119 min 59 s", "2 h 0 min", "47 h 59 min", "2 d 0 h", "9 d 2 h"]);
         let spans = [0, 850, 12_300, 4_560_000, 200_000_000].map(Duration::from_micros);
         let shown: Vec<_> = spans.into_iter().map(time).collect();
         assert_eq!(shown, ["0 µs", "850 µs", "12.3 ms", "4.56 s", "3 min 20 s"]);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
-use highwater_client::{Client, ClientConfig, ClientError};
+use highwater_client::{AdoptedPartition, Client, ClientConfig, ClientError, DescribedTopic};
 use highwater_records::{BatchView, Compression, batches};
 use highwater_types::{NodeId, Program, TopicName, TopicProperties, TopicRecord};
 use highwater_wire::admin::{AdoptTopic, Placement};
@@ -96,6 +96,13 @@ async fn pair() -> (Cluster, Client) {
 }
 
 async fn adopt(client: &Client, source: &Source) -> Result<TopicRecord, ClientError> {
+    Ok(adopted(client, source).await?.0.record)
+}
+
+async fn adopted(
+    client: &Client,
+    source: &Source,
+) -> Result<(DescribedTopic, Vec<AdoptedPartition>), ClientError> {
     let properties = TopicProperties { segment_bytes: SEGMENT_BYTES, ..TopicProperties::default() };
     let request = AdoptTopic {
         name: source.topic.parse().unwrap(),
@@ -103,7 +110,7 @@ async fn adopt(client: &Client, source: &Source) -> Result<TopicRecord, ClientEr
         placement: Placement::Nodes([1, 2].map(|node| NodeId::new(node).unwrap()).to_vec()),
         properties,
     };
-    Ok(client.adopt_topic(&request).await?.record)
+    client.adopt_topic(&request).await
 }
 
 /// Waits until node 2 has acknowledged everything of a topic, and is in sync.
@@ -291,12 +298,14 @@ async fn a_torn_tail_is_cut_and_said_to_be_one() {
     let fixture = Fixture::unpack("damaged");
     let (cluster, client) = pair().await;
     let torn = Source { topic: "plain".to_owned(), parent: fixture.root().join("damaged/torn-before") };
-    adopt(&client, &torn).await.unwrap();
+    let (_, made) = adopted(&client, &torn).await.unwrap();
     caught_up(&client, &torn).await;
     let kafkas = fs::read(torn.parent.join("plain-0/00000000000000000000.log")).unwrap();
     for node in [1, 2] {
         assert_eq!(log_bytes(&cluster.data_dir(node).join("plain-0")), kafkas[..3663], "node {node}");
     }
+    let told: Vec<_> = made.iter().map(|one| (one.partition.get(), one.torn_bytes)).collect();
+    assert_eq!(told, [(0, kafkas.len() as u64 - 3663)]);
     let said = cluster.leader(1).output();
     assert!(said.lines().any(|line| line.contains("plain-0") && line.contains("torn tail")), "{said}");
 }

@@ -3,8 +3,10 @@
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use highwater_proto::v1;
 use highwater_types::Program;
 use serde_json::Value;
+use system_tests::calls::{Calls, batch, to};
 use system_tests::cluster::{Cluster, Plan};
 use system_tests::{ports, programs, wait};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -113,6 +115,25 @@ async fn topics_are_created_listed_described_and_deleted() {
 }
 
 #[tokio::test]
+async fn a_new_topic_that_was_waited_for_takes_records_at_once_and_what_it_lacks_is_told() {
+    let mut cluster = Plan::new().node(1).program(2, Program::FollowerAgent).start().await;
+    let safe = ["--replicas", "1,2", "--property", "min.insync.replicas=2"];
+    run(&cluster, &[&["topics", "create", "t", "--wait", "30s"], &safe[..]].concat()).await.code(0);
+    let calls = Calls::of(cluster.leader(1));
+    let first = calls.produce(v1::Acks::All, to("t", 0, batch(1, 10))).await;
+    assert_eq!(first.error, None);
+
+    let unknown = ["topics", "create", "u", "--replicas", "1,9", "--wait", "300ms"];
+    let refused = run(&cluster, &unknown).await.code(1);
+    assert!(refused.err.contains("cannot create topic u: node 9 has not registered"), "{}", refused.err);
+    cluster.server_mut((2, Program::FollowerAgent)).kill();
+    let late =
+        run(&cluster, &[&["topics", "create", "v", "--wait", "300ms"], &safe[..]].concat()).await.code(1);
+    let told = "topic v is created, but 1 of 2 replicas of partition 0 are in sync";
+    assert!(late.err.contains(told), "{}", late.err);
+}
+
+#[tokio::test]
 async fn lines_come_back_as_they_were_sent() {
     let cluster = with_topic(&[]).await;
     let mut input = b"first\n\n\xff\xfe\x00\r\n".to_vec();
@@ -126,6 +147,21 @@ async fn lines_come_back_as_they_were_sent() {
     let expected = [&input[..], b"\n"].concat().repeat(5);
     assert!(consumed.out == expected, "{} bytes of {}", consumed.out.len(), expected.len());
     assert_eq!(consumed.err, "");
+}
+
+#[tokio::test]
+async fn idempotence_is_refused_where_acks_make_it_impossible() {
+    let cluster = with_topic(&[]).await;
+    for acks in ["0", "1"] {
+        let refused = produce(&cluster, &["--idempotence", "--acks", acks], b"never\n").await.code(2);
+        assert!(refused.err.contains("--idempotence needs --acks all"), "{}", refused.err);
+        produce(&cluster, &["--acks", acks], b"sent\n").await.code(0);
+    }
+    for allowed in ["--idempotence", "--idempotence=true", "--idempotence=false"] {
+        produce(&cluster, &[allowed], b"sent\n").await.code(0);
+    }
+    let consumed = run(&cluster, &["consume", "t", "--from", "earliest"]).await.code(0);
+    assert_eq!(consumed.text(), "sent\n".repeat(5));
 }
 
 #[tokio::test]

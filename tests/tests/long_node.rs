@@ -18,7 +18,7 @@ use tonic::transport::{Channel, Endpoint};
 
 /// As the manifests name it, written in full.
 const IMAGE: &str = "docker.io/library/highwater:0.1.0";
-const TOPIC: &str = "orders";
+const TOPIC: &str = "payments";
 /// Pods are pulled up in seconds; this bounds a busy machine.
 const SETTLES_WITHIN: Duration = Duration::from_secs(180);
 /// How many records are acknowledged before, between and after what happens to the pods.
@@ -178,6 +178,7 @@ async fn the_overlays_run_on_a_real_node_and_lose_nothing_when_pods_are_deleted(
     let namespace = programs::repository().join("deploy/kubernetes/namespace.yaml");
     deployed.0.kubectl().run(["apply".as_ref(), "-f".as_ref(), namespace.as_os_str()]).await.quietly();
     deployed.apply("pair").await;
+    a_record_as_the_readme_says(&deployed).await;
     for pod in ["leader-svc-1", "follower-agent-2", "follower-agent-3"] {
         deployed.ready(pod).await;
     }
@@ -185,6 +186,24 @@ async fn the_overlays_run_on_a_real_node_and_lose_nothing_when_pods_are_deleted(
     tokio::task::LocalSet::new().run_until(loses_nothing(&deployed)).await;
     throttles(&deployed).await;
     traces(&deployed).await;
+}
+
+/// deploy/README.md's own lines, from those that need pods to the Fetch, right after the overlay was applied.
+async fn a_record_as_the_readme_says(deployed: &Deployed) {
+    let readme = programs::repository().join("deploy/README.md");
+    let readme = std::fs::read_to_string(readme).expect("it is there");
+    let (_, after) = readme.split_once("overlays/pair-tracing\n    ").expect("the overlay is applied");
+    let (lines, _) =
+        after.split_once("    kubectl -n highwater port-forward service/jaeger").expect("Jaeger is last");
+    assert!(
+        lines.contains("topics create") && lines.contains("produce") && lines.contains("Fetch"),
+        "{lines}"
+    );
+    let script = format!("trap 'kill $(jobs -p)' EXIT\n{lines}");
+    let grpcurl = parts::grpcurl().expect("just looked");
+    let said = deployed.0.kubectl().shell(&script, &[grpcurl.parent().expect("it lies in a folder")]).await;
+    assert!(said.done, "{said:?}");
+    assert!(said.out.contains("\"nextOffset\"") || said.out.contains("\"records\""), "{said:?}");
 }
 
 /// Lists, produces and fetches, through the service and through the pods' own names.

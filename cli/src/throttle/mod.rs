@@ -10,11 +10,12 @@ use std::io::Write;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use highwater_client::{ClearThrottle, SetThrottle};
+use highwater_client::{ClearThrottle, LONGEST_TTL, SHORTEST_TTL, SetThrottle};
 use highwater_types::{ByteRate, NodeId, ThrottleSide, ThrottledReplicas, units};
 
 use self::view::{ThrottleRow, print};
 use crate::connection::{ASK_TIMEOUT, ConnectionArgs};
+use crate::figures::time;
 use crate::outcome::CommandError;
 use crate::output::{OutputArgs, OutputFormat, json_line};
 
@@ -61,12 +62,21 @@ pub(crate) struct SetArgs {
     #[arg(long, value_name = "TOPIC[:PARTITION][,…]", default_value = "*")]
     replicas: ThrottledReplicas,
     /// After how long it removes itself, for example 30min; without it, it stays until it is cleared.
-    #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = time_to_live)]
     ttl: Option<Duration>,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
     connection: ConnectionArgs,
+}
+
+fn time_to_live(text: &str) -> Result<Duration, String> {
+    let ttl = units::parse_duration(text)?;
+    let allowed = SHORTEST_TTL..=LONGEST_TTL;
+    if allowed.contains(&ttl) {
+        return Ok(ttl);
+    }
+    Err(format!("{} to {} is allowed", time(*allowed.start()), time(*allowed.end())))
 }
 
 /// See [`ThrottleSide`].

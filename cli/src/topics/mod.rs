@@ -1,17 +1,20 @@
 //! `highwater topics`: creates, lists, describes, deletes, and adopts topics.
 
 mod view;
+mod wait;
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use highwater_client::{AdoptTopic, CreateTopic, DescribedTopic, Losses, Placement, TopicRef};
-use highwater_types::{NodeId, TopicName, TopicProperties};
+use highwater_types::{NodeId, TopicName, TopicProperties, units};
+use tokio::time::Instant;
 
 use self::view::{TopicDetail, TopicSummary, print_detail, print_list};
 use crate::connection::{ASK_TIMEOUT, ConnectionArgs};
-use crate::figures::counted;
+use crate::figures::{count, counted};
 use crate::outcome::CommandError;
 use crate::output::{OutputArgs, OutputFormat, json_line};
 
@@ -91,6 +94,10 @@ pub(crate) struct CreateArgs {
     placement: PlacementArgs,
     #[command(flatten)]
     properties: PropertyArgs,
+    /// Waits at most so long, for example 5m, until the cluster answers and knows the nodes, and then until the new topic
+    /// takes records: every partition led, min.insync.replicas in sync.
+    #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
+    wait: Option<Duration>,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -163,8 +170,15 @@ async fn create(args: &CreateArgs, out: &mut dyn Write) -> Result<(), CommandErr
         properties: args.properties.properties()?,
     };
     let client = args.connection.client(ASK_TIMEOUT)?;
+    let until = args.wait.map(|wait| Instant::now() + wait);
+    if let Some(until) = until {
+        wait::for_nodes(&client, &topic, until).await?;
+    }
     let created = client.create_topic(&topic).await;
     let created = created.map_err(|e| CommandError::cluster(format!("create topic {}", args.name), e))?;
+    if let Some(until) = until {
+        wait::until_writable(&client, &created, until).await?;
+    }
     confirm("created", &created, args.output, out)
 }
 
@@ -177,13 +191,23 @@ async fn adopt(args: &AdoptArgs, out: &mut dyn Write) -> Result<(), CommandError
     };
     let client = args.connection.client(ADOPT_TIMEOUT)?;
     let adopted = client.adopt_topic(&topic).await;
-    let adopted = adopted
+    let (adopted, partitions) = adopted
         .map_err(|e| CommandError::cluster(format!("adopt {} as topic {}", args.directory, args.name), e))?;
-    confirm("adopted", &adopted, args.output, out)
+    confirm("adopted", &adopted, args.output, out)?;
+    for made in partitions.iter().filter(|made| made.torn_bytes > 0) {
+        let (partition, torn, end) = (made.partition, count(made.torn_bytes), made.log_end);
+        // On standard error, whatever the output: it is no row, and not to be missed.
+        // That nobody listens there is no failure.
+        _ = writeln!(
+            io::stderr(),
+            "partition {partition}: left {torn} bytes out at the end, a torn tail; the log ends at {end}"
+        );
+    }
+    Ok(())
 }
 
 /// Adoption copies and checks every batch.
-const ADOPT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(600);
+const ADOPT_TIMEOUT: Duration = Duration::from_secs(600);
 
 fn confirm(
     done: &str,

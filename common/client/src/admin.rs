@@ -7,7 +7,9 @@ use highwater_proto::v1::cluster_service_client::ClusterServiceClient;
 use highwater_proto::v1::log_service_client::LogServiceClient;
 use highwater_proto::v1::replication_service_client::ReplicationServiceClient;
 use highwater_types::{Endpoint, NodeId, NodeRecord, Offset, Program, TopicId, TopicName, TopicPartition};
-use highwater_wire::admin::{AdoptTopic, CreateTopic, encode_adopt, encode_create};
+use highwater_wire::admin::{
+    AdoptTopic, AdoptedPartition, CreateTopic, decode_adopted, encode_adopt, encode_create,
+};
 use highwater_wire::cluster::{DescribedCluster, DescribedTopic, decode_cluster, decode_topic};
 use highwater_wire::fetch::TopicRef;
 use highwater_wire::limits::{DESCRIPTION_LIMIT, read_records_response};
@@ -69,17 +71,22 @@ impl Client {
         self.described(endpoint, answer.topic)
     }
 
-    /// Creates a topic over directories on the side of the node that answers.
+    /// Creates a topic over directories on the side of the node that answers; tells also what was left out of them.
     ///
     /// # Errors
     /// As [`Client::create_topic`]; `DataLoss` when a directory is damaged.
-    pub async fn adopt_topic(&self, topic: &AdoptTopic) -> Result<DescribedTopic, ClientError> {
+    pub async fn adopt_topic(
+        &self,
+        topic: &AdoptTopic,
+    ) -> Result<(DescribedTopic, Vec<AdoptedPartition>), ClientError> {
         let rpc =
             |channel, request| async move { ClusterServiceClient::new(channel).adopt_topic(request).await };
         let (endpoint, answer) = self
             .call_any("adopting the topic", encode_adopt(topic), Repeat::IfUndone, self.give_up(), rpc)
             .await?;
-        self.described(endpoint, answer.topic)
+        let partitions = decode_adopted(&answer)
+            .map_err(|error| ClientError::Answer { endpoint: endpoint.clone(), error })?;
+        Ok((self.described(endpoint, answer.topic)?, partitions))
     }
 
     fn described(&self, endpoint: Endpoint, topic: Option<v1::Topic>) -> Result<DescribedTopic, ClientError> {

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`client`] | [`Client`]: bootstrap, metadata, routing to leaders, retries within a deadline |
 //! | [`admin`] | topics, offsets, records for people, the views of replication |
-//! | [`producer`] | [`Producer`]: batches per partition, one request in flight per partition |
+//! | [`producer`] | [`Producer`]: batches per partition, one request in flight per partition, retries that repeat nothing |
 //! | [`consumer`] | [`Consumer`]: reads partitions from a place on, and follows them |
 //! | [`leader_view`] | [`LeaderView`]: the coordination store as an agent without one sees it |
 //! | [`transport`] | channels: lazily connected, replaced when they are in doubt |
@@ -39,12 +39,12 @@ pub use producer::{Delivery, Position, Producer, ProducerConfig, ProducerRecord,
 pub use throttle::ThrottledNodes;
 
 // What the client's calls take and return.
-pub use highwater_wire::admin::{AdoptTopic, CreateTopic, Placement};
+pub use highwater_wire::admin::{AdoptTopic, AdoptedPartition, CreateTopic, Placement};
 pub use highwater_wire::cluster::{DescribedCluster, DescribedPartition, DescribedTopic};
 pub use highwater_wire::fetch::TopicRef;
 pub use highwater_wire::offsets::{FoundOffset, OffsetQuery};
 pub use highwater_wire::produce::Acks;
-pub use highwater_wire::throttle::{ClearThrottle, SetThrottle, ThrottleLeft};
+pub use highwater_wire::throttle::{ClearThrottle, LONGEST_TTL, SHORTEST_TTL, SetThrottle, ThrottleLeft};
 pub use highwater_wire::{Caller, Failure, FailureKind, Reached};
 
 #[cfg(test)]

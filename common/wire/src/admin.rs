@@ -4,12 +4,12 @@ use std::collections::{BTreeSet, HashMap};
 
 use highwater_proto::v1;
 use highwater_protocol::fetch::TopicRef;
-use highwater_types::{ClusterId, NodeId, NodeRecord, TopicName, TopicProperties};
+use highwater_types::{ClusterId, NodeId, NodeRecord, Offset, PartitionIndex, TopicName, TopicProperties};
 
 use crate::caller::Caller;
 use crate::cluster::{decode_node, decode_nodes, decode_properties};
 use crate::fetch::check_count;
-use crate::field::{DecodeError, Decoded, decode_topic_ref, node, parse};
+use crate::field::{DecodeError, Decoded, decode_topic_ref, node, offset, parse, required};
 use crate::limits::MAX_PARTITIONS;
 
 /// Who gets replicas of a topic's partitions.
@@ -45,6 +45,32 @@ pub struct AdoptTopic {
     pub placement: Placement,
     /// Its properties.
     pub properties: TopicProperties,
+}
+
+/// What was made of a directory that was adopted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdoptedPartition {
+    /// The partition.
+    pub partition: PartitionIndex,
+    /// The offset that the next record gets.
+    pub log_end: Offset,
+    /// The torn tail that was left out, in bytes.
+    pub torn_bytes: u64,
+}
+
+/// Reads what was made of adopted directories; an older node tells nothing.
+///
+/// # Errors
+/// The field that is missing or not valid.
+pub fn decode_adopted(message: &v1::AdoptTopicResponse) -> Decoded<Vec<AdoptedPartition>> {
+    let one = |made: &v1::AdoptedPartition| {
+        Ok(AdoptedPartition {
+            partition: required("partition", made.partition.and_then(PartitionIndex::new))?,
+            log_end: offset("log_end_offset", made.log_end_offset)?,
+            torn_bytes: made.torn_bytes.unwrap_or(0),
+        })
+    };
+    message.partitions.iter().map(one).collect()
 }
 
 /// An agent's registration.

@@ -13,6 +13,7 @@ use highwater_log::checkpoint::read_kafka_checkpoints;
 use highwater_log::{
     AdoptOptions, Adoptable, Adopted, OpenError, StorageError, adopt_partition, list_adoptable,
 };
+use highwater_proto::v1;
 use highwater_serving::volume::{fresh_incarnation, on_disk};
 use highwater_serving::{PartitionHost as _, Volume};
 use highwater_types::{
@@ -24,8 +25,22 @@ use highwater_wire::admin::{AdoptTopic, Placement};
 use super::create::{check_min_isr, name_is_free, partition_records};
 use super::{ClusterApi, retried};
 
+fn describe(partition: PartitionIndex, copy: &Adopted) -> v1::AdoptedPartition {
+    v1::AdoptedPartition {
+        partition: Some(partition.get()),
+        log_start_offset: Some(copy.log_start.get()),
+        log_end_offset: Some(copy.log_end.get()),
+        bytes: Some(copy.bytes),
+        torn_bytes: Some(copy.torn_bytes),
+    }
+}
+
 impl ClusterApi {
-    pub(super) async fn adopt(&self, adopt: AdoptTopic) -> Result<Arc<TopicRecord>, ReplicationError> {
+    /// The topic, and what was made of each directory.
+    pub(super) async fn adopt(
+        &self,
+        adopt: AdoptTopic,
+    ) -> Result<(Arc<TopicRecord>, Vec<v1::AdoptedPartition>), ReplicationError> {
         let AdoptTopic { name, directory, placement, properties } = adopt;
         let view = retried(|| self.coordination.refresh()).await?;
         name_is_free(&view, &name)?;
@@ -44,12 +59,13 @@ impl ClusterApi {
                 log_end: copy.log_end,
             })
         });
+        let made = copies.iter().map(|(index, copy)| describe(*index, copy)).collect();
         let name = topic.name.clone();
         let written = self.write_topic(topic, records).await;
         if written.as_ref().is_err_and(|error| error.code == ErrorCode::TopicAlreadyExists) {
             self.discard(id, name, copies.into_keys().collect()).await;
         }
-        written
+        Ok((written?, made))
     }
 
     /// The directories `NAME-0`, `NAME-1` … without a hole.

@@ -79,8 +79,8 @@ impl ClusterService for ClusterApi {
         // A task of its own: half a copy would be left when the caller goes away.
         let adopted = tokio::spawn(async move { api.adopt(adopt).await }).await;
         let adopted = adopted.map_err(|failed| status::internal(&format!("adopt: {failed}")))?;
-        let topic = adopted.map_err(|e| status::from_error(&e))?;
-        Ok(Response::new(v1::AdoptTopicResponse { topic: Some(self.describer.topic(&topic)) }))
+        let (topic, partitions) = adopted.map_err(|e| status::from_error(&e))?;
+        Ok(Response::new(v1::AdoptTopicResponse { topic: Some(self.describer.topic(&topic)), partitions }))
     }
 
     async fn delete_topic(

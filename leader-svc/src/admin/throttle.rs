@@ -79,7 +79,7 @@ fn check_listed(view: &ClusterView, replicas: &ThrottledReplicas) -> Result<(), 
         let is_beyond = |partition: &&PartitionIndex| partition.get() >= topic.partitions;
         if let Some(beyond) = partitions.iter().find(is_beyond) {
             return refused(format!(
-                "throttled replicas: there is no {name}:{beyond}; topic {name} has {} partitions",
+                "throttled replicas: there is no {name}:{beyond}; topic {name} has the partitions 0 to {}",
                 topic.partitions
             ));
         }

@@ -41,12 +41,24 @@ impl Kubectl {
     pub async fn run<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Said {
         let mut command = Command::new(&self.program);
         command.arg("--kubeconfig").arg(&self.configuration).args(arguments);
-        let output = command.kill_on_drop(true).output().await.expect("kubectl starts");
-        Said {
-            out: String::from_utf8_lossy(&output.stdout).into_owned(),
-            err: String::from_utf8_lossy(&output.stderr).into_owned(),
-            done: output.status.success(),
-        }
+        Said::of(&command.kill_on_drop(true).output().await.expect("kubectl starts"))
+    }
+
+    /// Runs lines of a shell, from the root of the repository, that say `kubectl`; `programs` are other folders to look in.
+    ///
+    /// # Panics
+    /// When there is no shell.
+    pub async fn shell(&self, lines: &str, programs: &[&Path]) -> Said {
+        let own = self.program.parent().unwrap_or_else(|| Path::new("."));
+        let given = std::env::var_os("PATH").unwrap_or_default();
+        let given: Vec<PathBuf> = std::env::split_paths(&given).collect();
+        let path =
+            [own].into_iter().chain(programs.iter().copied()).chain(given.iter().map(PathBuf::as_path));
+        let path = std::env::join_paths(path).expect("no folder has a colon in its name");
+        let mut command = Command::new("bash");
+        command.args(["-euc", lines]).env("PATH", path).env("KUBECONFIG", &self.configuration);
+        command.current_dir(crate::programs::repository()).stdin(std::process::Stdio::null());
+        Said::of(&command.kill_on_drop(true).output().await.expect("there is a shell"))
     }
 
     /// `kubectl apply -k DIRECTORY OPTIONS…`.
@@ -57,6 +69,14 @@ impl Kubectl {
 }
 
 impl Said {
+    fn of(output: &std::process::Output) -> Self {
+        Self {
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+            done: output.status.success(),
+        }
+    }
+
     /// The output of a run that did what it was asked, and of which the API server warned of nothing.
     ///
     /// # Panics

@@ -37,6 +37,9 @@ use queue::PartitionQueue;
 /// What a record costs beside its key, value and headers, in bytes.
 const RECORD_OVERHEAD: usize = 64;
 
+/// How large batches become when nobody says otherwise: somewhat less than what topics take and a Fetch asks for by default.
+const BATCH_BYTES: usize = 1_000_000;
+
 /// How records are collected and sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProducerConfig {
@@ -66,8 +69,7 @@ impl Default for ProducerConfig {
         Self {
             acks: Acks::All,
             idempotence: true,
-            // With its header within what a topic takes, and a Fetch asks for, when nobody says otherwise.
-            batch_bytes: 1_000_000,
+            batch_bytes: BATCH_BYTES,
             linger: Duration::from_millis(5),
             compression: Compression::None,
             buffer_bytes: 32 << 20,

@@ -151,7 +151,11 @@ pub fn check_within<T: SettingValue + PartialOrd + Debug>(
 
 /// A range of values for people. For [`settings!`](crate::settings).
 pub fn in_words<T: Debug>(range: &RangeInclusive<T>) -> String {
-    format!("{:?} to {:?}", range.start(), range.end())
+    // A length of time of nothing calls itself 0ns, which is no unit of a setting.
+    let in_words = |value: &T| {
+        Some(format!("{value:?}")).filter(|text| text != "0ns").unwrap_or_else(|| "0s".to_owned())
+    };
+    format!("{} to {}", in_words(range.start()), in_words(range.end()))
 }
 
 /// What is wrong with a table itself: names used twice, names that cannot stand in one TOML file together (one would be a
