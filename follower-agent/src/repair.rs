@@ -113,6 +113,7 @@ impl<C: Connector> Repair<C> {
             high_watermark: None,
             max_bytes: self.fetch_max_bytes,
             paused: false,
+            throttled: false,
         };
         let request = FetchRequest {
             cluster: Some(self.cluster.clone()),

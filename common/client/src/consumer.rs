@@ -263,6 +263,7 @@ impl Reader {
             high_watermark: None,
             max_bytes: self.config.max_bytes,
             paused: false,
+            throttled: false,
         };
         let request = encode_request(FetchRequest {
             cluster: None,

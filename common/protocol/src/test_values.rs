@@ -85,5 +85,6 @@ pub(crate) fn fetch(from: i64, last_fetched_epoch: Option<i32>) -> FetchPartitio
         high_watermark: Some(Offset::ZERO),
         max_bytes: 1 << 20,
         paused: false,
+        throttled: false,
     }
 }

@@ -26,6 +26,7 @@ fn consumer_fetch(from: Offset) -> FetchPartition {
         high_watermark: None,
         max_bytes: 400,
         paused: false,
+        throttled: false,
     }
 }
 

@@ -264,6 +264,7 @@ pub(crate) fn asks(topic: &str, partition: i32, fetch_offset: i64) -> FetchParti
         high_watermark: None,
         max_bytes: 1 << 20,
         paused: false,
+        throttled: false,
     }
 }
 

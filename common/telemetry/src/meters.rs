@@ -1,7 +1,7 @@
 //! Counters and histograms, and what is looked at when metrics are sent.
 //!
 //! What holds: a gauge shows what its program says at that moment; what it says no more (a partition that is gone) is
-//! not sent any more. The instruments are the same in both programs; what a program does not know stays empty.
+//! not sent any more, and the cause of a lag that is over is sent as 0 before. The instruments are the same in both programs; what a program does not know stays empty.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,6 +12,7 @@ use opentelemetry::metrics::{Counter, Histogram, Meter, MeterProvider as _};
 use opentelemetry_sdk::metrics::SdkMeterProvider;
 use parking_lot::Mutex;
 
+use crate::ended::EndedSeries;
 use crate::health::Health;
 use crate::names::{attribute, metric};
 use crate::series::{Fold, Series};
@@ -82,6 +83,9 @@ pub struct Meters {
     observed: Arc<Mutex<Observations>>,
     sources: Mutex<Vec<Source>>,
     series: Series,
+    /// Causes of lags that were told.
+    ended: Mutex<EndedSeries>,
+    health: Arc<Health>,
 }
 
 impl fmt::Debug for Meters {
@@ -113,6 +117,8 @@ impl Meters {
             observed,
             sources: Mutex::default(),
             series,
+            ended: Mutex::default(),
+            health: Arc::clone(health),
         }
     }
 
@@ -132,6 +138,8 @@ impl Meters {
                 self.series.bound(values, *fold);
             }
         }
+        let lagging = seen.0.entry(metric::LAGGING).or_default();
+        self.ended.lock().add_to(lagging, self.health.failed_metrics(), self.series.limit());
         *self.observed.lock() = seen;
     }
 }

@@ -47,7 +47,12 @@ impl Series {
     /// What the SDK is told of every instrument. Histograms by partition have their bound there: what is beyond it is in one
     /// series, which is right for them.
     pub(crate) fn stream(self) -> Option<Stream> {
-        Stream::builder().with_cardinality_limit(self.max().max(WITHOUT_PARTITIONS)).build().ok()
+        Stream::builder().with_cardinality_limit(self.limit()).build().ok()
+    }
+
+    /// How many series an instrument may have in all.
+    pub(crate) fn limit(self) -> usize {
+        self.max().max(WITHOUT_PARTITIONS)
     }
 
     /// Takes the partitions out of a gauge's values when they are too many.

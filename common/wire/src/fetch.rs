@@ -110,6 +110,7 @@ fn decode_partition(
         high_watermark: optional_offset("high_watermark", message.high_watermark)?,
         max_bytes: message.partition_max_bytes.unwrap_or(max_bytes),
         paused: message.paused,
+        throttled: message.throttled,
     })
 }
 
@@ -153,6 +154,7 @@ fn encode_partition(partition: FetchPartition) -> v1::FetchPartition {
         partition_max_bytes: Some(partition.max_bytes),
         acknowledged_offset: partition.acknowledged_offset.map(Offset::get),
         paused: partition.paused,
+        throttled: partition.throttled,
     }
 }
 

@@ -59,6 +59,7 @@ fn full_request() -> FetchRequest {
             high_watermark: Some(o(0)),
             max_bytes: 0,
             paused: true,
+            throttled: true,
         }],
         forgotten: vec![(topic, PartitionIndex::new(1).unwrap())],
     }

@@ -268,7 +268,7 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
                     self.members.look_at(id);
                 }
             }
-            Event::Look => {}
+            Event::Look => self.members.hold_on(&self.settings.gate),
         }
     }
 
@@ -330,7 +330,8 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
     /// What an answer says about the way of a partition's records, where anybody wants to know.
     fn carried(&self, from: Offset, result: &PartitionResult, way: &Way) -> Option<Carried> {
         self.settings.telemetry.meters()?;
-        way.carried(from, result.outcome.as_ref().ok()?)
+        let held_back = result.id().is_some_and(|id| self.settings.gate.holds_back(id));
+        way.carried(from, result.outcome.as_ref().ok()?, held_back)
     }
 
     /// An old address may belong to another program by now, which knows nothing of what it is asked.

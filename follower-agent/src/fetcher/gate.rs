@@ -79,8 +79,13 @@ impl Gate {
     }
 
     fn hold(&self, id: TopicIdPartition) -> Option<FetchAsk> {
-        self.throttle.held(self.node, id);
+        self.held(id);
         None
+    }
+
+    /// A partition is left out now.
+    pub(super) fn held(&self, id: TopicIdPartition) {
+        self.throttle.held(self.node, id);
     }
 
     /// A request brought so many bytes of a partition.

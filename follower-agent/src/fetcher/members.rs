@@ -150,6 +150,11 @@ impl<P: Followed> Members<P> {
         !self.held.is_empty()
     }
 
+    /// The throttle still keeps out what it kept out.
+    pub(crate) fn hold_on(&self, gate: &Gate) {
+        self.held.iter().for_each(|id| gate.held(*id));
+    }
+
     /// The throttle lets something through again.
     pub(crate) fn release(&mut self) {
         self.candidates.append(&mut self.held);
@@ -299,8 +304,8 @@ fn reads_for(poll: Option<&Asks>, id: TopicIdPartition, ask: &FetchAsk) -> bool 
 }
 
 /// What a partition asks for that the throttle keeps back: its acknowledgement is no traffic, and neither is the question
-/// whether it lags at all.
+/// whether it lags at all. The leader is told by it that it is kept back, for the cause of its lag.
 fn still_goes<P: Followed>(partition: &P, ask: FetchAsk) -> Option<FetchAsk> {
     let goes = partition.owes_acknowledgement() || partition.is_unanswered();
-    goes.then(|| ask.only_acknowledging())
+    goes.then(|| ask.held_back())
 }

@@ -55,8 +55,8 @@ impl Way {
     }
 
     /// What came of a partition read from `from`; `None` when there are no records, or the leader does not know when it
-    /// appended them.
-    pub(super) fn carried(&self, from: Offset, fetched: &Fetched) -> Option<Carried> {
+    /// appended them. `held_back`: this node's throttle left the partition out a moment ago.
+    pub(super) fn carried(&self, from: Offset, fetched: &Fetched, held_back: bool) -> Option<Carried> {
         let appended = fetched.appended.filter(|_| !fetched.records.is_empty())?;
         let delays = Delays {
             behind: self.received.since(appended),
@@ -69,7 +69,7 @@ impl Way {
             bytes: fetched.records.len(),
             delays,
             arrived: self.arrived,
-            throttled: self.throttled,
+            throttled: self.throttled || held_back,
             call: self.call,
             traces: fetched.traces.clone(),
         })
@@ -87,7 +87,7 @@ pub(crate) struct Carried {
     pub(crate) delays: Delays,
     /// When they arrived.
     pub(crate) arrived: MonotonicTime,
-    /// A quota held the answer back.
+    /// A quota held them back: the leader's its answer, or this node's what it asks for.
     pub(crate) throttled: bool,
     /// The call that brought them, where it is traced.
     pub(crate) call: Option<TraceContext>,
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn the_network_has_what_the_leader_did_not_hold() {
-        let delays = way().carried(Offset::ZERO, &fetched(Some(5_150))).unwrap().delays;
+        let delays = way().carried(Offset::ZERO, &fetched(Some(5_150)), false).unwrap().delays;
         assert_eq!((delays.behind, delays.leader), (Duration::ZERO, Duration::from_millis(50)));
         assert_eq!(delays.network, Duration::from_millis(40));
         assert_eq!(delays.lag(), Duration::from_millis(90), "(answered - appended) + (round trip - hold)");
@@ -220,15 +220,21 @@ mod tests {
 
     #[test]
     fn what_lay_there_before_it_was_asked_for_was_behind() {
-        let delays = way().carried(Offset::ZERO, &fetched(Some(3_000))).unwrap().delays;
+        let delays = way().carried(Offset::ZERO, &fetched(Some(3_000)), false).unwrap().delays;
         assert_eq!((delays.behind, delays.leader), (Duration::from_secs(2), Duration::from_millis(200)));
         assert_eq!(delays.lag(), Duration::from_millis(2_240));
     }
 
     #[test]
+    fn what_the_own_throttle_held_back_is_told_as_throttled() {
+        let throttled = |held| way().carried(Offset::ZERO, &fetched(Some(3_000)), held).unwrap().throttled;
+        assert!(throttled(true) && !throttled(false));
+    }
+
+    #[test]
     fn without_records_or_their_time_nothing_is_measured() {
-        assert!(way().carried(Offset::ZERO, &fetched(None)).is_none());
+        assert!(way().carried(Offset::ZERO, &fetched(None), false).is_none());
         let empty = Fetched { records: Bytes::new(), ..fetched(Some(5_000)) };
-        assert!(way().carried(Offset::ZERO, &empty).is_none());
+        assert!(way().carried(Offset::ZERO, &empty, false).is_none());
     }
 }

@@ -41,6 +41,8 @@ async fn what_no_answer_is_known_of_is_asked_for_without_records_and_then_known(
     let first = rig.next().await;
     assert_eq!(first.partitions(), [(0, 0, 0, true), (1, 0, 0, false)], "the first has all that is left");
     assert_eq!(first.request.partitions[0].max_bytes, 250, "and no more");
+    let told: Vec<_> = first.request.partitions.iter().map(|asked| asked.throttled).collect();
+    assert_eq!(told, [false, true], "the leader is told who is held back");
     first.answer(|_| nothing(0));
     let second = rig.next().await;
     assert_eq!(second.partitions(), [(0, 0, 0, true), (1, 0, 0, true)], "neither lags (S68)");

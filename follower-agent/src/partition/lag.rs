@@ -33,7 +33,7 @@ pub(super) struct LagWatch {
 pub(crate) struct LastWay {
     /// Where their time went.
     pub(crate) delays: Delays,
-    /// The leader's quota held them back.
+    /// A quota held them back, the leader's or this node's.
     pub(crate) throttled: bool,
 }
 

@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use highwater_coordination::ClusterView;
 use highwater_node::Clocks;
 use highwater_proto::v1;
 use highwater_proto::v1::replication_service_server::ReplicationService;
 use highwater_protocol::leader::FollowerRow;
 use highwater_serving::calls::{self, Answer};
 use highwater_serving::registry::resolve_topic;
-use highwater_serving::throttle::throttles_itself;
 use highwater_serving::{HostedReplica as _, PartitionHost, Registry};
 use highwater_types::{MonotonicTime, Offset, TopicId};
 use highwater_wire::lag::encode_lag_cause;
@@ -45,7 +43,7 @@ impl ReplicationService for ReplicationApi {
         led.sort_by(|a, b| (a.topic(), a.id().partition).cmp(&(b.topic(), b.id().partition)));
         Ok(Response::new(v1::DescribeReplicationResponse {
             node_id: Some(self.host.node().get()),
-            partitions: led.iter().map(|partition| describe(&view, partition, now)).collect(),
+            partitions: led.iter().map(|partition| describe(partition, now)).collect(),
         }))
     }
 
@@ -69,16 +67,10 @@ impl ReplicationService for ReplicationApi {
     }
 }
 
-fn describe(view: &ClusterView, partition: &LedPartition, now: MonotonicTime) -> v1::LedPartition {
+fn describe(partition: &LedPartition, now: MonotonicTime) -> v1::LedPartition {
     let (replica, record) = (partition.replica(), partition.record());
     let positions = replica.log().positions();
     let followers = replica.describe(now);
-    // What a leader cannot see by itself: the follower's own throttle leaves the replica out of its requests.
-    let of_follower = |(row, bytes): (FollowerRow, Option<u64>)| {
-        let (topic, index) = (partition.topic(), partition.id().partition);
-        let held = !row.in_sync && throttles_itself(view, row.node, topic, index);
-        describe_follower(&FollowerRow { cause: row.cause.if_throttled(held), ..row }, bytes)
-    };
     v1::LedPartition {
         topic: partition.topic().to_string(),
         topic_id: partition.id().topic_id.to_string(),
@@ -90,7 +82,7 @@ fn describe(view: &ClusterView, partition: &LedPartition, now: MonotonicTime) ->
         flushed_offset: Some(positions.flushed.get()),
         high_watermark: Some(replica.high_watermark().get()),
         size_bytes: Some(positions.size),
-        followers: followers.into_iter().map(of_follower).collect(),
+        followers: followers.iter().map(|(row, bytes)| describe_follower(row, *bytes)).collect(),
         loss: replica.log().unclean_loss().as_ref().map(encode_loss),
     }
 }

@@ -28,6 +28,7 @@ impl Cluster {
             high_watermark: None,
             max_bytes: 300,
             paused: false,
+            throttled: false,
         };
         let now = self.now().monotonic;
         let limits = |upper| ReadLimits { max_bytes: 300, min_one_batch: true, upper };

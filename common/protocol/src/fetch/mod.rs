@@ -109,6 +109,8 @@ pub struct FetchPartition {
     pub max_bytes: u32,
     /// The follower still appends what it got: no records now, and no reason to answer early.
     pub paused: bool,
+    /// The follower's own throttle lets it ask for no records now. Only told (DescribeReplication): nothing is decided by it.
+    pub throttled: bool,
 }
 
 impl FetchPartition {

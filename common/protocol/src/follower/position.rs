@@ -35,6 +35,8 @@ pub struct FetchAsk {
     pub max_bytes: u32,
     /// Whether it only stays in the request: it is still appending.
     pub paused: bool,
+    /// Whether its own throttle lets it ask for no records now.
+    pub throttled: bool,
 }
 
 impl FetchAsk {
@@ -53,6 +55,7 @@ impl FetchAsk {
             high_watermark: Some(self.high_watermark),
             max_bytes: self.max_bytes,
             paused: self.paused,
+            throttled: self.throttled,
         }
     }
 
@@ -60,6 +63,12 @@ impl FetchAsk {
     #[must_use]
     pub const fn only_acknowledging(self) -> Self {
         Self { max_bytes: 0, ..self }
+    }
+
+    /// The same, because the follower's own throttle keeps the records back.
+    #[must_use]
+    pub const fn held_back(self) -> Self {
+        Self { throttled: true, ..self.only_acknowledging() }
     }
 }
 
@@ -126,6 +135,7 @@ impl FollowerPartition {
             high_watermark: self.heard_high_watermark,
             max_bytes: if paused { 0 } else { self.config.max_bytes },
             paused,
+            throttled: false,
         }
     }
 }

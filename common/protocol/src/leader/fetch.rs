@@ -175,6 +175,7 @@ impl LeaderPartition {
             log_start: request.log_start,
             high_watermark: request.high_watermark,
             paused: request.paused,
+            throttled: request.throttled,
             leader_end,
         });
     }

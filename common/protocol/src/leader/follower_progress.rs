@@ -35,6 +35,8 @@ pub(super) struct Arrival {
     pub log_start: Option<Offset>,
     pub high_watermark: Option<Offset>,
     pub paused: bool,
+    /// Its own throttle keeps it from asking for records.
+    pub throttled: bool,
     /// The leader's log end at this moment, taken before the read (S21).
     pub leader_end: Offset,
 }
@@ -79,7 +81,9 @@ pub(super) struct FollowerProgress {
     reading_since: Option<MonotonicTime>,
     /// The last answer, for the description.
     answered: Answered,
-    /// When a quota last left records out of an answer.
+    /// Its last fetch said that its own throttle holds it back: it is, until it fetches again.
+    throttles_itself: bool,
+    /// When a quota last left records out of an answer, or of a fetch.
     throttled_at: Option<MonotonicTime>,
     /// When records up to an offset were answered that no fetch has gone beyond yet.
     on_the_way: Option<(MonotonicTime, Offset)>,
@@ -148,9 +152,9 @@ impl FollowerProgress {
         self.gone
     }
 
-    /// Whether a quota held it back a moment ago.
+    /// Whether a quota held it back a moment ago, this leader's or its own.
     pub(super) fn is_throttled(&self, now: MonotonicTime) -> bool {
-        self.throttled_at.is_some_and(|at| now.since(at) <= THROTTLED_FOR)
+        self.throttles_itself || self.throttled_at.is_some_and(|at| now.since(at) <= THROTTLED_FOR)
     }
 
     /// Where the time of its records goes, as far as the leader sees it.
@@ -209,6 +213,9 @@ impl FollowerProgress {
         self.log_start = arrival.log_start.or(self.log_start);
         self.high_watermark = arrival.high_watermark.or(self.high_watermark);
         self.paused = arrival.paused;
+        if std::mem::replace(&mut self.throttles_itself, arrival.throttled) || arrival.throttled {
+            self.throttled_at = Some(now);
+        }
         if let Some((since, _)) = self.on_the_way.take_if(|(_, end)| arrival.fetch_offset >= *end) {
             self.last_way = now.since(since);
         }

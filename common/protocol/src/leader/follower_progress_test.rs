@@ -12,6 +12,7 @@ fn arrival(now: u64, acknowledged: i64, leader_end: i64) -> Arrival {
         log_start: None,
         high_watermark: None,
         paused: false,
+        throttled: false,
         leader_end: offset(leader_end),
     }
 }
@@ -157,4 +158,17 @@ fn a_read_for_a_fetch_from_before_a_new_assignment_excuses_nobody() {
     progress.on_answered(Answered::default(), millis(900));
     assert_eq!((progress.last_fetch(), progress.last_caught_up()), (None, None));
     assert!(!progress.is_caught_up(offset(0), millis(900), ms(500)));
+}
+
+#[test]
+fn a_follower_that_holds_itself_back_is_throttled_until_a_second_after_it_fetches_again() {
+    let mut progress = admitted();
+    progress.on_fetch(&arrival(1, 0, 100));
+    assert!(!progress.is_throttled(millis(1)));
+    progress.on_fetch(&Arrival { throttled: true, ..arrival(10, 10, 100) });
+    assert!(progress.is_throttled(millis(10)));
+    assert!(progress.is_throttled(millis(5_000)), "it has not asked since");
+    progress.on_fetch(&arrival(6_000, 10, 100));
+    assert!(progress.is_throttled(millis(7_000)), "a throttle that lets a little through is the same");
+    assert!(!progress.is_throttled(millis(7_001)));
 }

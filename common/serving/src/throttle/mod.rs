@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater_coordination::ClusterView;
 use highwater_node::MonotonicClock;
 use highwater_protocol::quota::{Metering, ReplicationQuota};
 use highwater_types::{
@@ -172,19 +171,6 @@ impl ReplicationThrottle {
         state.set.is_some()
             && state.held.get(&(follower, partition)).is_some_and(|at| now.since(*at) <= HELD_FOR)
     }
-}
-
-/// Whether the record of a follower's node throttles what it fetches of this partition: then a replica of it that is not in
-/// sync is held back by itself.
-#[must_use]
-pub fn throttles_itself(
-    view: &ClusterView,
-    follower: NodeId,
-    topic: &TopicName,
-    partition: PartitionIndex,
-) -> bool {
-    let throttle = view.node(follower).and_then(|record| record.throttles.follower.as_ref());
-    throttle.is_some_and(|throttle| throttle.replicas.contains(topic, partition))
 }
 
 /// Bytes that were taken from a quota before they moved. Settled when it is dropped, so that a request that ends early
