@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::process::Stdio;
 
+use highwater_proto::v1;
+use highwater_proto::v1::cluster_service_client::ClusterServiceClient;
 use highwater_telemetry::names::{attribute, metric, span};
 use highwater_types::{Program, TraceContext};
 use system_tests::cluster::Cluster;
@@ -180,7 +182,7 @@ async fn a_dead_follower_is_told_of(collector: &FakeCollector, pair: &mut Traced
     pair.cluster.server_mut((SLOW, Program::FollowerAgent)).kill();
     let calls = pair.calls();
     let sent = system_tests::calls::to(TOPIC, 0, system_tests::calls::batch(5, 100));
-    calls.produce(highwater_proto::v1::Acks::Leader, sent).await;
+    calls.produce(v1::Acks::Leader, sent).await;
     let lag = async || {
         let values = collector.metric("leader-svc", metric::LAG_RECORDS);
         values.iter().find_map(|(value, about)| {
@@ -262,10 +264,8 @@ async fn a_call_that_failed_tells_its_status_by_name() {
 async fn a_malformed_traceparent_begins_a_new_trace_and_the_call_is_served() {
     let collector = FakeCollector::start().await;
     let pair = TracedPair::start(collector.address(), |_| {}).await;
-    let mut client = highwater_proto::v1::cluster_service_client::ClusterServiceClient::new(
-        pair.cluster.leader(1).channel(),
-    );
-    let mut request = tonic::Request::new(highwater_proto::v1::DescribeTopicsRequest::default());
+    let mut client = ClusterServiceClient::new(pair.cluster.leader(1).channel());
+    let mut request = tonic::Request::new(v1::DescribeTopicsRequest::default());
     request.metadata_mut().insert("traceparent", "00-12345-67-01".parse().unwrap());
     client.describe_topics(request).await.expect("it is served");
     let find = async || {
@@ -274,4 +274,27 @@ async fn a_malformed_traceparent_begins_a_new_trace_and_the_call_is_served() {
     let span = wait::until("the call's span", wait::SOON, find).await;
     assert!(span.span.parent_span_id.is_empty(), "a root");
     assert_ne!(span.trace_id(), "0".repeat(32));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_programs_make_all_the_time_begin_no_trace_but_a_caller_that_traces_them_is_heeded() {
+    let collector = FakeCollector::start().await;
+    let pair = TracedPair::start(collector.address(), |_| {}).await;
+    let mut client = ClusterServiceClient::new(pair.cluster.leader(1).channel());
+    for _ in 0..3 {
+        client.describe_cluster(v1::DescribeClusterRequest::default()).await.expect("it is served");
+        let unnamed = v1::RegisterAgentRequest::default();
+        client.register_agent(unnamed).await.expect_err("it names no node");
+    }
+    let trace = TraceContext::new(0xbea7, 0x77, true).unwrap();
+    let mut request = tonic::Request::new(v1::DescribeClusterRequest::default());
+    request.metadata_mut().insert("traceparent", trace.to_string().parse().expect("it is text"));
+    client.describe_cluster(request).await.expect("it is served");
+    one(&collector, trace, "leader-svc", "highwater.v1.ClusterService/DescribeCluster").await;
+    let upkeep = |taken: &TakenSpan| {
+        ["DescribeCluster", "RegisterAgent"].iter().any(|method| taken.span.name.ends_with(method))
+    };
+    // What was called before it was sent before it, or with it.
+    let spans = collector.spans().into_iter().filter(upkeep);
+    assert_eq!(spans.map(|taken| taken.trace_id()).collect::<Vec<_>>(), [format!("{:032x}", 0xbea7)]);
 }

@@ -22,6 +22,11 @@ use super::RecordLink;
 /// The header of a status that comes without a message.
 const STATUS_HEADER: &str = "grpc-status";
 
+/// The calls that programs make of themselves all the time, to say that they live and to hear what changed. They begin no
+/// trace, as idle polls do not; a caller that traces them is heeded.
+const UPKEEP: [&str; 2] =
+    ["highwater.v1.ClusterService/RegisterAgent", "highwater.v1.ClusterService/DescribeCluster"];
+
 /// In a request's extensions: the span of the call, where it is traced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallSpan(pub Option<TraceContext>);
@@ -86,12 +91,14 @@ where
             return Either::Left(self.inner.call(request));
         }
         let parent = trace::extract(request.headers());
+        let method = request.uri().path().trim_start_matches('/').to_owned();
+        let begins = parent.is_some() || !UPKEEP.contains(&method.as_str());
         let call = Call {
             telemetry: self.telemetry.clone(),
             clock: self.clock,
-            method: request.uri().path().trim_start_matches('/').to_owned(),
+            method,
             parent,
-            span: self.telemetry.tracer().begin(parent),
+            span: if begins { self.telemetry.tracer().begin(parent) } else { None },
             began: self.clock.now(),
         };
         request.extensions_mut().insert(CallSpan(call.span));
