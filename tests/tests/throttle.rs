@@ -6,10 +6,12 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use highwater_proto::v1;
+use highwater_telemetry::names::{attribute, metric, span};
 use highwater_types::Program;
 use serde_json::Value;
 use system_tests::calls::{Calls, batch, to};
 use system_tests::cluster::{Cluster, Plan};
+use system_tests::fake_collector::FakeCollector;
 use system_tests::throttles::{AGENT, LEADER, Progress, fall_behind, pair, set, until_fetching};
 use system_tests::{programs, wait};
 use tokio::process::Command;
@@ -276,4 +278,76 @@ async fn a_rate_among_the_settings_holds_without_anybody_setting_it() {
         per_second <= 1.4 * 200_000.0,
         "{per_second} bytes a second, the first quarter of a second's at once"
     );
+}
+
+/// The causes that a program's metric tells of the agent's replica of `topic` now.
+fn told_causes(collector: &FakeCollector, service: &str, topic: &str) -> Vec<String> {
+    let mut told = collector.metric(service, metric::LAGGING);
+    told.retain(|(value, about)| {
+        *value > 0.0 && about.get(attribute::TOPIC).is_some_and(|name| name == topic)
+    });
+    told.into_iter().filter_map(|(_, mut about)| about.remove(attribute::LAG_CAUSE)).collect()
+}
+
+/// Every place names the cause: the leader's and the agent's description, the tool, both metrics, the lag spans.
+async fn every_word(
+    cluster: &Cluster,
+    calls: &Calls,
+    collector: &FakeCollector,
+) -> Option<Vec<(&'static str, String)>> {
+    let name = |cause| highwater_wire::lag::cause_name(cause);
+    let fetchers = Calls::of(cluster.agent(2)).fetchers().await.fetchers;
+    let row = fetchers.iter().flat_map(|fetcher| &fetcher.partitions).find(|row| row.topic == "t")?;
+    let (_, out, _) = highwater(cluster, &["lag", "--output", "json"]).await;
+    let spans = collector.spans_of("follower-agent", &format!("{} t", span::REPLICATE));
+    Some(vec![
+        ("DescribeReplication", name(follower(calls, "t").await?.cause())),
+        ("DescribeFetchers", name(row.cause())),
+        ("lag", lines(&out).iter().find(|line| line["topic"] == "t")?["cause"].as_str()?.to_owned()),
+        ("span", spans.last()?.attribute(attribute::LAG_CAUSE).to_owned()),
+        ("leader-svc", told_causes(collector, "leader-svc", "t").join(" ")),
+        ("follower-agent", told_causes(collector, "follower-agent", "t").join(" ")),
+    ])
+}
+
+/// Set at run time, and among the agent's settings, which no leader is told of but by the fetches.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_followers_own_throttle_holds_back_is_throttled_in_every_place_and_in_none_when_it_is_over()
+{
+    for among_settings in [false, true] {
+        let collector = FakeCollector::start().await;
+        let mut plan = pair();
+        for program in [Program::LeaderSvc, Program::FollowerAgent] {
+            plan = plan
+                .set(program, "otlp.endpoint", collector.address())
+                .set(program, "otlp.traces.sample.ratio", "1")
+                .set(program, "otlp.metrics.interval.ms", "200ms");
+        }
+        if among_settings {
+            plan = plan.set(Program::FollowerAgent, "follower.replication.throttled.rate", "100kB/s");
+        }
+        let mut cluster = plan.start().await;
+        let calls = Calls::of(cluster.leader(1));
+        calls.until_nodes(2).await;
+        calls.create_topic("t", 1, &[1, 2], &[("durability", "page-cache")]).await;
+        calls.until_in_sync("t", 1).await;
+        let size = fall_behind(&mut cluster, "t", 1_500_000, 5_000).await;
+        if !among_settings {
+            set(&calls, follower_rate("100kB/s")).await;
+        }
+        cluster.start_and_wait(AGENT).await;
+        Progress::watch(&calls, "t", size, wait::SOON, |has| has > size / 10).await;
+        for _ in 0..3 {
+            let words =
+                every_word(&cluster, &calls, &collector).await.expect("every place knows the replica");
+            assert!(words.iter().all(|(_, word)| word == "throttled"), "{among_settings}: {words:?}");
+        }
+        set(&calls, follower_rate("100GB/s")).await;
+        calls.until_in_sync("t", 1).await;
+        wait::until("every cause to be over", wait::SOON, async || {
+            let told = |service| told_causes(&collector, service, "t");
+            (told("leader-svc").is_empty() && told("follower-agent").is_empty()).then_some(())
+        })
+        .await;
+    }
 }
