@@ -199,7 +199,7 @@ async fn a_record_as_the_readme_says(deployed: &Deployed) {
         lines.contains("topics create") && lines.contains("produce") && lines.contains("Fetch"),
         "{lines}"
     );
-    let script = format!("trap 'kill $(jobs -p)' EXIT\n{lines}");
+    let script = format!("trap 'kill $(jobs -p) || true' EXIT\n{lines}");
     let grpcurl = parts::grpcurl().expect("just looked");
     let said = deployed.0.kubectl().shell(&script, &[grpcurl.parent().expect("it lies in a folder")]).await;
     assert!(said.done, "{said:?}");
