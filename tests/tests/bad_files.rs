@@ -321,13 +321,8 @@ async fn a_lone_leader_without_a_middle_segment_answers_data_loss_there_and_serv
     }
 }
 
-/// A leader with `BATCHES` records in topic `t`, and its follower, stopped, that had all of them; the segment that it lacks now, and
-/// that segment's offsets.
-async fn follower_without_a_middle_segment(
-    cleanly: bool,
-    extensions: &[&str],
-) -> (Cluster, PathBuf, i64, i64) {
-    let mut cluster = Plan::new().program(1, LEADER.1).program(2, AGENT.1).start().await;
+/// `BATCHES` records in topic `t`, led by node 1 and followed by node 2, which both have them.
+async fn fill_small_segments(cluster: &Cluster) {
     let leader = Calls::of(cluster.leader(1));
     leader.until_nodes(2).await;
     leader.create_topic("t", 1, &[1, 2], &SMALL_SEGMENTS).await;
@@ -336,6 +331,16 @@ async fn follower_without_a_middle_segment(
         leader.append("t", 0, batch(1, 1000)).await;
     }
     Calls::of(cluster.agent(2)).until_followed_to("t", 1, BATCHES).await;
+}
+
+/// A leader with `BATCHES` records in topic `t`, and its follower, stopped, that had all of them; the segment that it lacks now, and
+/// that segment's offsets.
+async fn follower_without_a_middle_segment(
+    cleanly: bool,
+    extensions: &[&str],
+) -> (Cluster, PathBuf, i64, i64) {
+    let mut cluster = Plan::new().program(1, LEADER.1).program(2, AGENT.1).start().await;
+    fill_small_segments(&cluster).await;
     until_checkpointed(&cluster, 2, "t").await;
     stop(&mut cluster, AGENT, cleanly).await;
     let (segment, from, to) = a_middle_segment(&cluster, 2, "t");
@@ -415,22 +420,34 @@ fn flip(segment: &Path, place: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_whose_log_is_damaged_hands_over_to_a_node_that_has_the_records() {
-    let cluster = Plan::new().node(1).node(2).start().await;
-    let leader = Calls::of(cluster.leader(1));
-    leader.until_nodes(2).await;
-    leader.create_topic("t", 1, &[1, 2], &SMALL_SEGMENTS).await;
-    leader.until_in_sync("t", 1).await;
-    for _ in 0..BATCHES {
-        leader.append("t", 0, batch(1, 1000)).await;
+    for other_is_up in [true, false] {
+        let mut cluster = Plan::new().node(1).node(2).start().await;
+        fill_small_segments(&cluster).await;
+        let other = (2, LEADER.1);
+        let leader = Calls::of(cluster.leader(1));
+        if !other_is_up {
+            // Which node 1 takes over once it knows that the other one is down.
+            leader.create_topic("led-by-2", 1, &[2, 1], &[]).await;
+            Calls::of(cluster.leader(2)).until_in_sync("led-by-2", 1).await;
+            cluster.server_mut(other).kill();
+            wait::until("the take-over", wait::SOON, async || {
+                let topic = leader.topic("led-by-2").await?;
+                (topic.partitions.first()?.leader_id == Some(1)).then_some(())
+            })
+            .await;
+        }
+        let (segment, base, _) = a_middle_segment(&cluster, 1, "t");
+        flip(&segment, batch(1, 1000).len() + 500);
+        let error = leader.fetch_one("t", 0, base + 1).await.error;
+        assert_eq!(code(error.as_ref()), Some(v1::ErrorCode::DataLoss), "{error:?}");
+        if !other_is_up {
+            serves_all_but(&leader, "t", base + 1..base + 2, BATCHES).await;
+            cluster.start_and_wait(other).await;
+        }
+        serves_all_but(&Calls::of(cluster.leader(2)), "t", 0..0, BATCHES).await;
+        let output = cluster.leader(1).output();
+        assert!(output.contains("its own log is damaged"), "{output}");
     }
-    Calls::of(cluster.agent(2)).until_followed_to("t", 1, BATCHES).await;
-    let (segment, base, _) = a_middle_segment(&cluster, 1, "t");
-    flip(&segment, batch(1, 1000).len() + 500);
-    let error = leader.fetch_one("t", 0, base + 1).await.error;
-    assert_eq!(code(error.as_ref()), Some(v1::ErrorCode::DataLoss), "{error:?}");
-    serves_all_but(&Calls::of(cluster.leader(2)), "t", 0..0, BATCHES).await;
-    let output = cluster.leader(1).output();
-    assert!(output.contains("its own log is damaged"), "{output}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

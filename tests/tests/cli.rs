@@ -1,7 +1,7 @@
 //! The command line tool against real nodes: what it prints, and how it ends.
 
 use std::process::{ExitStatus, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use highwater_proto::v1;
 use highwater_types::Program;
@@ -129,8 +129,15 @@ async fn a_new_topic_that_was_waited_for_takes_records_at_once_and_what_it_lacks
     cluster.server_mut((2, Program::FollowerAgent)).kill();
     let late =
         run(&cluster, &[&["topics", "create", "v", "--wait", "300ms"], &safe[..]].concat()).await.code(1);
-    let told = "topic v is created, but 1 of 2 replicas of partition 0 are in sync";
+    let told = "topic v is created: 1 of 2 replicas of partition 0 are in sync";
     assert!(late.err.contains(told), "{}", late.err);
+
+    // No longer than it was told to wait, though a question is asked for longer.
+    cluster.server_mut((1, Program::LeaderSvc)).kill();
+    let began = Instant::now();
+    let nobody = run(&cluster, &["topics", "create", "w", "--wait", "300ms"]).await.code(1);
+    assert!(nobody.err.contains("cannot create topic w: nobody answered"), "{}", nobody.err);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }
 
 #[tokio::test]

@@ -199,7 +199,10 @@ async fn a_throttle_is_set_shown_and_cleared_by_the_command_line_and_survives_a_
     assert_eq!(shown[0], wanted);
     assert_eq!((&shown[1]["node"], &shown[1]["side"]), (&Value::from(2), &Value::from("follower")));
 
-    for (replicas, why) in [("a,nowhere", "there is no topic nowhere"), ("b:7", "there is no b:7")] {
+    for (replicas, why) in [
+        ("a,nowhere", "there is no topic nowhere"),
+        ("b:7", "there is no b:7; the last partition of topic b is 1"),
+    ] {
         let (code, _, error) =
             highwater(&cluster, &["throttle", "set", "--leader-rate", "1MB/s", "--replicas", replicas]).await;
         assert!(code == Some(1) && error.contains(why), "{replicas}: {code:?} {error}");

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use highwater_client::{Client, CreateTopic, DescribedTopic, Placement};
+use highwater_client::{Client, ClientError, CreateTopic, DescribedTopic, Placement};
 use highwater_types::NodeId;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use crate::outcome::CommandError;
 
@@ -17,24 +17,45 @@ pub(super) async fn for_nodes(
     topic: &CreateTopic,
     until: Instant,
 ) -> Result<(), CommandError> {
+    let what = format!("cannot create topic {}", topic.name);
+    nothing_is_missing(&what, until, async || {
+        let cluster = client.describe_cluster().await?;
+        let known: Vec<NodeId> = cluster.nodes.iter().map(|node| node.node).collect();
+        Ok(lacking(&topic.placement, &known))
+    })
+    .await
+}
+
+/// Waits until every partition is led and as many replicas are in sync as `acks=all` asks for.
+pub(super) async fn until_writable(
+    client: &Client,
+    topic: &DescribedTopic,
+    until: Instant,
+) -> Result<(), CommandError> {
+    let name = &topic.record.name;
+    nothing_is_missing(&format!("topic {name} is created"), until, async || {
+        Ok(unready(&*client.describe_topic(name).await?))
+    })
+    .await
+}
+
+/// Asks until the answer names nothing that is missing. After `until` the error is what was missing last, or why nobody
+/// could be asked, behind `what`.
+async fn nothing_is_missing(
+    what: &str,
+    until: Instant,
+    ask: impl AsyncFn() -> Result<Option<String>, ClientError>,
+) -> Result<(), CommandError> {
+    let mut missing = "nobody answered".to_owned();
     loop {
-        let described = client.describe_cluster().await;
-        let lacks = match &described {
-            Ok(cluster) => {
-                let known: Vec<NodeId> = cluster.nodes.iter().map(|node| node.node).collect();
-                lacking(&topic.placement, &known)
-            }
-            Err(_) => None,
-        };
-        if described.is_ok() && lacks.is_none() {
-            return Ok(());
+        // A question is asked again by itself while nobody can be reached; not beyond the time that the user gave.
+        match timeout_at(until, ask()).await {
+            Ok(Ok(None)) => return Ok(()),
+            Ok(Ok(Some(lacks))) => missing = lacks,
+            Ok(Err(error)) => missing = error.to_string(),
+            Err(_) => return Err(CommandError::Failed(format!("{what}: {missing}"))),
         }
-        if Instant::now() >= until {
-            described.map_err(|e| CommandError::cluster("describe the cluster", e))?;
-            let lacks = lacks.unwrap_or_default();
-            return Err(CommandError::Failed(format!("cannot create topic {}: {lacks}", topic.name)));
-        }
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(POLL.min(until.saturating_duration_since(Instant::now()))).await;
     }
 }
 
@@ -48,31 +69,6 @@ fn lacking(placement: &Placement, known: &[NodeId]) -> Option<String> {
         Placement::Factor(factor) => {
             (known.len() < *factor).then(|| format!("{} of {factor} nodes have registered", known.len()))
         }
-    }
-}
-
-/// Waits until every partition is led and as many replicas are in sync as `acks=all` asks for.
-pub(super) async fn until_writable(
-    client: &Client,
-    topic: &DescribedTopic,
-    until: Instant,
-) -> Result<(), CommandError> {
-    loop {
-        let described = client.describe_topic(&topic.record.name).await;
-        let waits = match &described {
-            Ok(topic) => unready(topic),
-            Err(_) => None,
-        };
-        if described.is_ok() && waits.is_none() {
-            return Ok(());
-        }
-        if Instant::now() >= until {
-            described
-                .map_err(|e| CommandError::cluster(format!("describe topic {}", topic.record.name), e))?;
-            let waits = waits.unwrap_or_default();
-            return Err(CommandError::Failed(format!("topic {} is created, but {waits}", topic.record.name)));
-        }
-        tokio::time::sleep(POLL).await;
     }
 }
 

@@ -1,7 +1,8 @@
 //! Counters and histograms, and what is looked at when metrics are sent.
 //!
 //! What holds: a gauge shows what its program says at that moment; what it says no more (a partition that is gone) is
-//! not sent any more, and the cause of a lag that is over is sent as 0 before. The instruments are the same in both programs; what a program does not know stays empty.
+//! not sent any more, and the cause of a lag that is over is sent as 0 before. The instruments are the same in both
+//! programs; what a program does not know stays empty.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -79,8 +79,8 @@ fn check_listed(view: &ClusterView, replicas: &ThrottledReplicas) -> Result<(), 
         let is_beyond = |partition: &&PartitionIndex| partition.get() >= topic.partitions;
         if let Some(beyond) = partitions.iter().find(is_beyond) {
             return refused(format!(
-                "throttled replicas: there is no {name}:{beyond}; topic {name} has the partitions 0 to {}",
-                topic.partitions
+                "throttled replicas: there is no {name}:{beyond}; the last partition of topic {name} is {}",
+                topic.partitions.saturating_sub(1)
             ));
         }
     }

@@ -70,8 +70,9 @@ impl LedPartition {
     /// One write for all of `appends`. *Blocks.*
     fn run_appends(&self, appends: Vec<Append>) {
         let mut accepted = Vec::with_capacity(appends.len());
+        let followed = self.check_followed();
         for append in appends {
-            match self.admit(&append) {
+            match followed.clone().and_then(|()| self.admit(&append)) {
                 Ok(()) => accepted.push(append),
                 Err(refusal) => answer(append.reply, Err(refusal)),
             }
@@ -117,11 +118,16 @@ impl LedPartition {
         if self.replica.is_over() {
             return Err(self.leadership_over());
         }
-        let (membership, now) = (&self.context.membership, self.now());
-        if !membership.holds_its_session(now) {
-            self.replica.check_followed(now, membership.session_timeout())?;
-        }
         if append.needs_min_isr { self.replica.check_min_isr() } else { Ok(()) }
+    }
+
+    /// Whether nobody else can lead by now: without a session that is known only while the in-sync set follows (design.md 6.7).
+    fn check_followed(&self) -> Result<(), ReplicationError> {
+        let (membership, now) = (&self.context.membership, self.now());
+        if membership.holds_its_session(now) {
+            return Ok(());
+        }
+        self.replica.check_followed(now, membership.session_timeout())
     }
 }
 

@@ -23,7 +23,7 @@ mod stand;
 mod stand_test_support;
 mod turn;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ use tokio::time::Instant;
 use self::disk_failures::DiskFailures;
 pub(crate) use self::order::{ORDERS_MAX, Order};
 pub(crate) use self::peers::{PeerWatch, Peers};
-use self::resign::{Resigning, disk_failed};
+use self::resign::{Damaged, Resigning, disk_failed};
 pub(crate) use self::shared::{BORROWED_LOGS_MAX, Shared};
 use self::stand::{Stood, stand};
 use self::turn::Turn;
@@ -88,8 +88,8 @@ pub(crate) struct ReplicaManager {
     /// Nodes whose agent is dead, as the leaderships were told.
     agents_gone: BTreeSet<NodeId>,
     resigning: Resigning,
-    /// Partitions that were handed over because readers met damage here.
-    damaged: BTreeSet<TopicIdPartition>,
+    /// Logs in which readers met damage.
+    damaged: BTreeMap<TopicIdPartition, Damaged>,
     orders: mpsc::Receiver<Order>,
 }
 
@@ -104,7 +104,7 @@ impl ReplicaManager {
             strays: Strays::default(),
             agents_gone: BTreeSet::new(),
             resigning: Resigning::new(),
-            damaged: BTreeSet::new(),
+            damaged: BTreeMap::new(),
             orders,
         }
     }
@@ -183,6 +183,10 @@ impl ReplicaManager {
             Some(Slot::Leading(partition)) => {
                 if partition.record().partition_epoch < record.partition_epoch {
                     partition.on_record(record);
+                }
+                if self.damaged.contains_key(&id) {
+                    let partition = Arc::clone(partition);
+                    self.leave_if_damaged(id, &partition);
                 }
                 return None;
             }
@@ -374,7 +378,10 @@ impl ReplicaManager {
                 self.shared.registry.set(id, Hosting::Failed(disk_failed()));
                 self.give_up(id, partition);
             }
-            PartitionEvent::Damaged(partition) => self.hand_damaged_over(id, partition),
+            PartitionEvent::Damaged(partition) => {
+                self.damaged.entry(id).or_insert(Damaged::Met);
+                self.leave_if_damaged(id, &partition);
+            }
         }
         true
     }

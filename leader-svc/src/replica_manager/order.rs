@@ -11,12 +11,9 @@ use highwater_serving::registry::name_of;
 use highwater_types::{ErrorCode, NodeId, PartitionRecord, ReplicationError, TopicIdPartition, TopicRecord};
 use highwater_wire::elect::Election;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 
-use super::close::CLOSE_PATIENCE;
-use super::resign::{RESIGNING_MAX, end, hand_over};
 use super::stand::Stood;
-use super::{Done, Peers, ReplicaManager, Slot};
+use super::{Peers, ReplicaManager, Slot};
 use crate::partition::LedPartition;
 
 /// Orders that wait for the manager; more wait in their calls.
@@ -79,19 +76,10 @@ impl ReplicaManager {
         partition: Arc<LedPartition>,
         answer: oneshot::Sender<Outcome>,
     ) {
-        self.slots.insert(id, Slot::Closing);
-        let shared = Arc::clone(&self.shared);
-        self.tasks.spawn(async move {
-            end(&shared, id, &partition);
-            let outcome = if hand_over(&partition, preferred, Instant::now() + RESIGNING_MAX).await {
-                Ok(preferred)
-            } else {
-                let why = "whether the leadership was given up is not known";
-                Err(ReplicationError::new(ErrorCode::CoordinationUnavailable, why))
-            };
-            _ = answer.send(outcome);
-            partition.close(CLOSE_PATIENCE).await;
-            Done::Closed(id)
+        self.leave(id, partition, preferred, move |given_up| {
+            let why = "whether the leadership was given up is not known";
+            let unknown = || ReplicationError::new(ErrorCode::CoordinationUnavailable, why);
+            _ = answer.send(given_up.then_some(preferred).ok_or_else(unknown));
         });
     }
 

@@ -26,6 +26,15 @@ pub(super) const RESIGNING_MAX: Duration = Duration::from_secs(1);
 /// How often it is proposed: a change of the in-sync set may come first.
 const ATTEMPTS: u32 = 3;
 
+/// What was done about damage that readers met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Damaged {
+    /// Nothing yet: nobody else could lead.
+    Met,
+    /// The leadership was handed over.
+    HandedOver,
+}
+
 /// What bounds the resignations of a program that stops.
 #[derive(Debug)]
 pub(super) struct Resigning {
@@ -79,26 +88,38 @@ impl ReplicaManager {
         });
     }
 
-    /// Readers met damage in a log that this node leads: who has the records in sync leads on, if anybody does (design.md 2).
-    /// Once for each partition: where the other one is damaged too, this node leads again and serves the rest.
-    pub(super) fn hand_damaged_over(&mut self, id: TopicIdPartition, partition: Arc<LedPartition>) {
-        let Some(successor) = self.shared.successor(&partition.record()) else { return };
-        if !self.damaged.insert(id) {
+    /// Hands one leadership over while the program goes on, and closes its log; `told` hears whether it was handed over.
+    pub(super) fn leave(
+        &mut self,
+        id: TopicIdPartition,
+        partition: Arc<LedPartition>,
+        successor: NodeId,
+        told: impl FnOnce(bool) + Send + 'static,
+    ) {
+        self.slots.insert(id, Slot::Closing);
+        let shared = Arc::clone(&self.shared);
+        self.tasks.spawn(async move {
+            end(&shared, id, &partition);
+            told(hand_over(&partition, successor, Instant::now() + RESIGNING_MAX).await);
+            partition.close(CLOSE_PATIENCE).await;
+            Done::Closed(id)
+        });
+    }
+
+    /// Where readers met damage in a log that this node leads: who has the records in sync leads on, as soon as somebody can
+    /// (design.md 2). Once for each partition: where the other one is damaged too, this node leads again and serves the rest.
+    pub(super) fn leave_if_damaged(&mut self, id: TopicIdPartition, partition: &Arc<LedPartition>) {
+        if self.damaged.get(&id) != Some(&Damaged::Met) {
             return;
         }
+        let Some(successor) = self.shared.successor(&partition.record()) else { return };
+        self.damaged.insert(id, Damaged::HandedOver);
         tracing::warn!(
             partition = %partition.id_name(),
             successor = successor.get(),
             "hands the leadership over: its own log is damaged"
         );
-        self.slots.insert(id, Slot::Closing);
-        let shared = Arc::clone(&self.shared);
-        self.tasks.spawn(async move {
-            end(&shared, id, &partition);
-            hand_over(&partition, successor, Instant::now() + RESIGNING_MAX).await;
-            partition.close(CLOSE_PATIENCE).await;
-            Done::Closed(id)
-        });
+        self.leave(id, Arc::clone(partition), successor, |_| {});
     }
 
     /// Gives a leadership up that its disk ended: to who can take it, then its log, so that it can be opened anew.
