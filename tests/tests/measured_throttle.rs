@@ -17,6 +17,8 @@ use system_tests::tier::{Tier, tier};
 /// What is caught up, and within which bounds.
 struct Case {
     bytes: usize,
+    /// How many appends to the in-sync partition are timed, alone and beside.
+    appends: usize,
     rate: u32,
     text: &'static str,
     /// A part of the log that is left for the rate that is set last: several times what the old rate moves in a second.
@@ -32,6 +34,7 @@ fn case() -> Case {
     match tier() {
         Tier::Long => Case {
             bytes: 1 << 30,
+            appends: 750,
             rate: 50_000_000,
             text: "50MB/s",
             last_part: 200_000_000,
@@ -42,6 +45,7 @@ fn case() -> Case {
         // An answer is seen when it is appended: a second more or less of ten is looked at with half a second's tolerance.
         Tier::Quick | Tier::Ci => Case {
             bytes: 176_000_000,
+            appends: 250,
             rate: 16_000_000,
             text: "16MB/s",
             last_part: 48_000_000,
@@ -70,12 +74,16 @@ async fn append_to_ack(calls: &Calls, count: usize) -> Vec<Duration> {
     times
 }
 
+fn part(times: &[Duration], per_cent: usize) -> Duration {
+    times[times.len() * per_cent / 100]
+}
+
 fn p99(times: &[Duration]) -> Duration {
-    times[times.len() * 99 / 100]
+    part(times, 99)
 }
 
 async fn catch_up(side: &str, request: impl Fn(&str) -> v1::SetReplicationThrottleRequest) {
-    let Case { bytes, rate, text, last_part, span, above, noise } = case();
+    let Case { bytes, appends, rate, text, last_part, span, above, noise } = case();
     let mut cluster = pair().start().await;
     let calls = Calls::of(cluster.leader(1));
     calls.until_nodes(2).await;
@@ -83,7 +91,7 @@ async fn catch_up(side: &str, request: impl Fn(&str) -> v1::SetReplicationThrott
     calls.create_topic("big", 1, &[1, 2], &[("durability", "page-cache")]).await;
     calls.until_in_sync("quiet", 1).await;
     append_to_ack(&calls, 50).await;
-    let alone = append_to_ack(&calls, 250).await;
+    let alone = append_to_ack(&calls, appends).await;
 
     let size = fall_behind(&mut cluster, "big", bytes, 500_000).await;
     set(&calls, request(text)).await;
@@ -94,17 +102,21 @@ async fn catch_up(side: &str, request: impl Fn(&str) -> v1::SetReplicationThrott
         let bound = Duration::from_secs(120);
         Progress::watch(&calls, "big", size, bound, |has| has + last_part >= size).await
     };
-    let (progress, beside) = tokio::join!(throttled, append_to_ack(&calls, 250));
+    let (progress, beside) = tokio::join!(throttled, append_to_ack(&calls, appends));
 
     let (took, moved) = progress.moving();
     let per_second = moved as f64 / took.as_secs_f64();
     let most = progress.most_in(span);
     println!(
-        "{side}: {:.1} MB in {took:.1?}: {:.2} MB/s of {text}, at most {:.2} MB in {span:?}; p99 append-to-ack {:?}, alone {:?}",
+        "{side}: {:.1} MB in {took:.1?}: {:.2} MB/s of {text}, at most {:.2} MB in {span:?}; append-to-ack p50 {:?} p90 {:?} p99 {:?}, alone {:?} {:?} {:?}",
         moved as f64 / 1e6,
         per_second / 1e6,
         most as f64 / 1e6,
+        part(&beside, 50),
+        part(&beside, 90),
         p99(&beside),
+        part(&alone, 50),
+        part(&alone, 90),
         p99(&alone),
     );
     let rate = f64::from(rate);

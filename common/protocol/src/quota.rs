@@ -6,8 +6,9 @@
 //!   answer is whole even where it is larger than what is left (S32), so that every batch gets through in the end.
 //! - A replica that is in sync, and a consumer, are never held back; what a listed replica in sync reads counts all the
 //!   same (S69), but makes the others wait for at most [`COUNTED_DEBT_MAX`].
-//! - It pauses when little is left and goes on when there is enough for a good answer, so whoever waits for it asks a few
-//!   times a second and not for every byte (S14, S70).
+//! - It pauses when little is left and goes on when there is enough for one good answer, so whoever waits for it does not ask
+//!   for every byte (S14, S70), and never saves up for a burst of answers either: an in-sync partition of the same request
+//!   would wait for each of them.
 //!
 //! The reference decides before the read and counts after it, without a reservation, so that every request in flight may
 //! overshoot (S69). Here the bytes are reserved when they are about to be read, and what was not used is given back.
@@ -20,11 +21,15 @@ use highwater_types::{ByteRate, MonotonicTime};
 /// The most that is saved up while nobody asks, as a span of the rate: less than 5 % of ten seconds.
 pub const CREDIT_MAX: Duration = Duration::from_millis(450);
 
-/// So much must be there before a paused quota lets something through again: four answers a second, each a good one.
-pub const RESUME_AT: Duration = Duration::from_millis(250);
+/// A good answer: after a pause the quota lets something through again when so many bytes may go. The reference's
+/// `replica.fetch.max.bytes`.
+pub const GOOD_ANSWER_BYTES: u64 = 1 << 20;
 
-/// With less than this left the quota pauses.
-pub const PAUSE_BELOW: Duration = Duration::from_millis(125);
+/// The longest that a quota without debt saves up for a good answer: a low rate gives four smaller ones a second.
+pub const RESUME_MAX: Duration = Duration::from_millis(250);
+
+/// The shortest: a high rate gives a hundred answers a second, each a larger one.
+pub const RESUME_MIN: Duration = Duration::from_millis(10);
 
 /// The most that counted bytes of replicas in sync make the others wait; a reference's window forgets as well.
 pub const COUNTED_DEBT_MAX: Duration = Duration::from_secs(1);
@@ -56,7 +61,7 @@ impl ReplicationQuota {
     /// A quota that has enough for a first answer.
     #[must_use]
     pub fn new(rate: ByteRate, now: MonotonicTime) -> Self {
-        Self { rate, paid_until: nanos(now) - span_nanos(RESUME_AT), paused: false }
+        Self { rate, paid_until: nanos(now) - span_nanos(resume_at(rate)), paused: false }
     }
 
     /// The rate.
@@ -70,7 +75,7 @@ impl ReplicationQuota {
         let owed = self.rate.bytes_in(self.debt(now));
         self.rate = rate;
         self.paid_until = self.paid_until.min(nanos(now)) + span_nanos(rate.time_for(owed));
-        self.paused = self.paused && self.credit(now) < RESUME_AT;
+        self.paused = self.paused && self.credit(now) < resume_at(rate);
         debug_assert!(owed > 0 || self.debt(now).is_zero(), "a change of the rate makes no debt");
         debug_assert!(self.credit(now) <= CREDIT_MAX, "nor credit");
     }
@@ -88,7 +93,7 @@ impl ReplicationQuota {
     /// How many bytes may go now; 0 while it pauses.
     pub fn room(&mut self, now: MonotonicTime) -> u64 {
         let credit = self.credit(now);
-        if self.paused && credit < RESUME_AT {
+        if self.paused && credit < resume_at(self.rate) {
             return 0;
         }
         self.paused = false;
@@ -114,7 +119,7 @@ impl ReplicationQuota {
             self.pause_if_low(now);
         }
         debug_assert!(self.credit(now) <= CREDIT_MAX, "credit is bounded");
-        debug_assert!(self.paused || self.credit(now) >= PAUSE_BELOW, "it pauses when little is left");
+        debug_assert!(self.paused || self.credit(now) >= resume_at(self.rate) / 2, "it pauses when little is left");
     }
 
     /// Counts bytes of replicas that are in sync (S69).
@@ -132,10 +137,11 @@ impl ReplicationQuota {
     /// When a paused quota goes on; `None` = it lets something through now.
     #[must_use]
     pub fn resumes_at(&self, now: MonotonicTime) -> Option<MonotonicTime> {
-        if !self.paused || self.credit(now) >= RESUME_AT {
+        let resume_at = resume_at(self.rate);
+        if !self.paused || self.credit(now) >= resume_at {
             return None;
         }
-        let at = self.paid_until + span_nanos(RESUME_AT);
+        let at = self.paid_until + span_nanos(resume_at);
         Some(MonotonicTime::from_nanos(u64::try_from(at).unwrap_or(u64::MAX)))
     }
 
@@ -146,7 +152,7 @@ impl ReplicationQuota {
     }
 
     fn pause_if_low(&mut self, now: MonotonicTime) {
-        self.paused |= self.credit(now) < PAUSE_BELOW;
+        self.paused |= self.credit(now) < resume_at(self.rate) / 2;
     }
 
     /// What may go now, as a span of the rate.
@@ -158,6 +164,12 @@ impl ReplicationQuota {
     fn debt(&self, now: MonotonicTime) -> Duration {
         span(self.paid_until - nanos(now))
     }
+}
+
+/// So much must be there, as a span of the rate, before a paused quota lets something through again; with less than half of it
+/// left it pauses.
+fn resume_at(rate: ByteRate) -> Duration {
+    rate.time_for(GOOD_ANSWER_BYTES).clamp(RESUME_MIN, RESUME_MAX)
 }
 
 /// Whether a follower may take its own replica for in sync (S67, S68): the record says so, or it has read everything that

@@ -48,6 +48,20 @@ fn an_answer_is_capped_to_what_is_left() {
 }
 
 #[test]
+fn a_high_rate_goes_on_with_one_good_answer_and_not_with_a_burst_of_them() {
+    let mut quota = ReplicationQuota::new(rate("50MB/s"), at(0));
+    let one = quota.reserve(GOOD_ANSWER_BYTES, at(0));
+    assert_eq!(one, GOOD_ANSWER_BYTES);
+    quota.settle(one, one, at(0));
+    // 1 MiB at 50 MB/s.
+    let resumes = MonotonicTime::from_nanos(20_971_520);
+    assert_eq!(quota.resumes_at(at(0)), Some(resumes));
+    assert_eq!(quota.reserve(10 * MB, resumes), GOOD_ANSWER_BYTES);
+    let quota = ReplicationQuota::new(rate("10GB/s"), at(0));
+    assert_eq!(quota.clone().room(at(0)), 100 * MB, "not more often than a hundred times a second");
+}
+
+#[test]
 fn idle_time_saves_up_less_than_half_a_second() {
     let mut quota = ReplicationQuota::new(rate("1MB/s"), at(0));
     assert_eq!(quota.room(at(3_600_000)), 450_000);
