@@ -175,17 +175,22 @@ impl Calls {
     /// Waits until every follower of a topic's partitions is in sync and has everything.
     pub async fn until_in_sync(&self, topic: &str, followers: usize) {
         wait::until(&format!("{followers} followers of {topic} in sync"), wait::SOON, async || {
-            let rows = self.rows(topic).await;
-            let done = |row: &v1::LedPartition| {
-                row.followers.len() == followers
-                    && row.high_watermark == row.log_end_offset
-                    && row.followers.iter().all(|follower| {
-                        follower.in_sync == Some(true) && follower.acknowledged_offset == row.log_end_offset
-                    })
-            };
-            (!rows.is_empty() && rows.iter().all(done)).then_some(())
+            self.are_in_sync(topic, followers).await.then_some(())
         })
         .await;
+    }
+
+    /// Whether this leads the topic, and so many followers of each partition are in sync and have everything.
+    pub async fn are_in_sync(&self, topic: &str, followers: usize) -> bool {
+        let rows = self.rows(topic).await;
+        let done = |row: &v1::LedPartition| {
+            row.followers.len() == followers
+                && row.high_watermark == row.log_end_offset
+                && row.followers.iter().all(|follower| {
+                    follower.in_sync == Some(true) && follower.acknowledged_offset == row.log_end_offset
+                })
+        };
+        !rows.is_empty() && rows.iter().all(done)
     }
 }
 

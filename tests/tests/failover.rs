@@ -74,6 +74,15 @@ async fn leader(cluster: &Cluster) -> i32 {
     wait::until("a leader", wait::SOON, async || leader_by(cluster, &NODES).await).await
 }
 
+/// Waits until every other replica has what the leader has; who leads may change meanwhile.
+async fn until_all_have_everything(cluster: &Cluster) {
+    wait::until("all three to have everything", wait::SOON, async || {
+        let calls = Calls::of(cluster.leader(leader_by(cluster, &NODES).await?));
+        calls.are_in_sync(TOPIC, NODES.len() - 1).await.then_some(())
+    })
+    .await;
+}
+
 async fn until_all_in_sync(cluster: &Cluster) {
     wait::until("all three in sync", wait::SOON, async || {
         let found = partition(&Calls::of(cluster.leader(leader_by(cluster, &NODES).await?))).await?;
@@ -104,8 +113,8 @@ async fn until_acknowledged_again(load: &Load, since: Instant) -> Duration {
 async fn assert_nothing_is_lost(cluster: &Cluster, mut load: Load) {
     load.end().await;
     until_all_in_sync(cluster).await;
+    until_all_have_everything(cluster).await;
     let leader = leader(cluster).await;
-    Calls::of(cluster.leader(leader)).until_in_sync(TOPIC, NODES.len() - 1).await;
     let end = Traffic::new(cluster.leader(leader).channel(), TOPIC, 0).read_all(&load.history).await;
     let bytes = |node| LogBytes::read(&cluster.data_dir(node).join(format!("{TOPIC}-0"))).bytes;
     for node in NODES.into_iter().filter(|node| *node != leader) {
@@ -247,8 +256,7 @@ async fn a_leader_that_returns_cuts_what_nobody_else_had() {
     let others_ended = calls.append(TOPIC, 0, batch(7, 100)).await;
     assert!((10..60).contains(&others_ended), "{others_ended}");
     cluster.start_and_wait((1, Program::LeaderSvc)).await;
-    until_all_in_sync(&cluster).await;
-    calls.until_in_sync(TOPIC, 2).await;
+    until_all_have_everything(&cluster).await;
     let kept = log(&cluster, next);
     assert_eq!((kept.end, kept.good), (others_ended + 7, kept.bytes.len()));
     for node in NODES {
@@ -297,11 +305,13 @@ async fn a_node_whose_agent_is_dead_takes_over_and_one_whose_agent_hangs_leaves_
     until_all_in_sync(&cluster).await;
 
     cluster.server_mut((1, Program::FollowerAgent)).kill();
+    cluster.server_mut((2, Program::LeaderSvc)).kill();
     let since = Instant::now();
     cluster.server_mut((3, Program::LeaderSvc)).kill();
-    assert_eq!(until_other_leader(&cluster, 3).await, 1, "nobody else holds its log");
+    assert_eq!(until_other_leader(&cluster, 3).await, 1, "no other leader-svc runs");
     println!("over a dead agent: {:?}", until_acknowledged_again(&load, since).await);
     cluster.start_and_wait((1, Program::FollowerAgent)).await;
+    cluster.start_and_wait((2, Program::LeaderSvc)).await;
     cluster.start_and_wait((3, Program::LeaderSvc)).await;
     assert_nothing_is_lost(&cluster, load).await;
 }
@@ -379,8 +389,8 @@ async fn a_leader_whose_directory_is_gone_leaves_the_leadership_to_who_has_the_r
         cluster.start((node, Program::LeaderSvc));
         cluster.start((node, Program::FollowerAgent));
     }
-    let next = until_other_leader(&cluster, 1).await;
-    Calls::of(cluster.leader(next)).until_in_sync(TOPIC, 2).await;
+    until_other_leader(&cluster, 1).await;
+    until_all_have_everything(&cluster).await;
     for node in NODES {
         assert!(LogBytes::read(&directory(&cluster, node)).bytes == had, "node {node} has what there was");
     }

@@ -32,6 +32,7 @@ impl ReplicaManager {
 
     /// Leaves partitions whose topic is gone. Their directories go when the log is closed (`serving::strays`).
     pub(super) fn leave_deleted(&mut self, view: &ClusterView) {
+        self.leaderships.retain(|id| view.partition(id).is_some());
         let gone: Vec<_> = self.slots.keys().filter(|id| view.partition(**id).is_none()).copied().collect();
         for id in gone {
             match self.slots.get(&id) {

@@ -14,6 +14,7 @@
 
 mod close;
 mod disk_failures;
+mod leaderships;
 mod order;
 mod peers;
 mod resign;
@@ -39,6 +40,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 
 use self::disk_failures::DiskFailures;
+use self::leaderships::Leaderships;
 pub(crate) use self::order::{ORDERS_MAX, Order};
 pub(crate) use self::peers::{PeerWatch, Peers};
 use self::resign::{Damaged, Resigning, disk_failed};
@@ -83,6 +85,7 @@ pub(crate) struct ReplicaManager {
     slots: HashMap<TopicIdPartition, Slot>,
     attempts: Attempts,
     disk_failures: DiskFailures,
+    leaderships: Leaderships,
     tasks: JoinSet<Done>,
     strays: Strays,
     /// Nodes whose agent is dead, as the leaderships were told.
@@ -100,6 +103,7 @@ impl ReplicaManager {
             slots: HashMap::new(),
             attempts: Attempts::new(RETRY_MIN, RETRY_MAX),
             disk_failures: DiskFailures::new(),
+            leaderships: Leaderships::default(),
             tasks: JoinSet::new(),
             strays: Strays::default(),
             agents_gone: BTreeSet::new(),
@@ -193,6 +197,7 @@ impl ReplicaManager {
             Some(Slot::Standing | Slot::Closing) => return None,
             Some(Slot::Paused { .. } | Slot::WaitsItsTurn { .. }) | None => {}
         }
+        let left_alone = self.leaderships.look(record, Instant::now());
         let Some(Turn { after, order }) = self.shared.turn(topic, record) else {
             if self.slots.remove(&id).is_some() {
                 self.shared.registry.remove(id);
@@ -209,7 +214,9 @@ impl ReplicaManager {
             _ => Instant::now(),
         };
         // No record mends a disk: else two full ones would pass a leadership to and fro.
-        let turn = self.disk_failures.stands_from(id).map_or(since + after, |from| from.max(since + after));
+        let turn = if record.leader == Some(self.shared.node) { since } else { Instant::now() + left_alone };
+        let turn = turn.max(since + after);
+        let turn = self.disk_failures.stands_from(id).map_or(turn, |from| from.max(turn));
         if turn <= Instant::now() {
             self.stand(topic, record, order, None);
             return None;

@@ -24,10 +24,12 @@ use tokio_util::task::AbortOnDropHandle;
 /// How many refusals in a row are a sign: one may fall into a restart.
 const REFUSALS: u32 = 3;
 
-/// Between two attempts to connect; it grows while they fail, or what they made ends at once. One that was down and leads
-/// again is seen before long, lest its leadership is taken from it.
+/// Between two attempts to connect; it grows while they fail, or what they made ends at once.
 const PAUSE_MIN: Duration = Duration::from_millis(25);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// Within this time a port that accepts again is known to: the longest pause, and the same again for a machine that is busy.
+pub(super) const KNOWN_AGAIN_WITHIN: Duration = Duration::from_millis(200);
 
 /// How long an attempt to connect may take.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
