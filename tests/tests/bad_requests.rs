@@ -135,9 +135,13 @@ async fn each_byte_fixture_gets_its_value_from_replication() {
         (ends == [8748, 0, 0, 10]).then_some(())
     })
     .await;
-    let refused = agent.followed().await[&("t".to_owned(), 1)].clone();
-    assert_eq!(refused.state(), v1::FetchState::Delayed, "FX6: {refused:?}");
-    assert!(refused.reason.to_lowercase().contains("crc"), "the reason is named: {refused:?}");
+    // Its back-off is over now and then: what it waits for is then told again by the next refusal.
+    wait::until("FX6 to be refused by its CRC", wait::SOON, async || {
+        let refused = agent.followed().await.remove(&("t".to_owned(), 1))?;
+        let says_why = refused.reason.to_lowercase().contains("crc");
+        (refused.state() == v1::FetchState::Delayed && says_why).then_some(())
+    })
+    .await;
     let log = |partition| {
         let directory = cluster.data_dir(2).join(format!("t-{partition}"));
         std::fs::read(directory.join("00000000000000000000.log")).expect("the log is there")
