@@ -119,7 +119,10 @@ impl ReplicationQuota {
             self.pause_if_low(now);
         }
         debug_assert!(self.credit(now) <= CREDIT_MAX, "credit is bounded");
-        debug_assert!(self.paused || self.credit(now) >= resume_at(self.rate) / 2, "it pauses when little is left");
+        debug_assert!(
+            self.paused || self.credit(now) >= resume_at(self.rate) / 2,
+            "it pauses when little is left"
+        );
     }
 
     /// Counts bytes of replicas that are in sync (S69).

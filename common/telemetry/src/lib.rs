@@ -22,6 +22,7 @@
 //!
 //! Deliberately absent: what the spans and metrics of a program are, which the programs know.
 
+mod bound;
 mod ended;
 mod export;
 mod health;

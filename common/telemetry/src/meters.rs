@@ -7,12 +7,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Histogram, Meter, MeterProvider as _};
 use opentelemetry_sdk::metrics::SdkMeterProvider;
 use parking_lot::Mutex;
 
+use crate::bound::Kept;
 use crate::ended::EndedSeries;
 use crate::health::Health;
 use crate::names::{attribute, metric};
@@ -63,14 +65,11 @@ type Source = Box<dyn Fn(&mut Observations) + Send + Sync>;
 
 /// The instruments.
 pub struct Meters {
-    /// [`metric::RPC_SERVER_DURATION`].
-    pub server_calls: Histogram<f64>,
+    server_calls: Kept<Histogram<f64>, (String, &'static str)>,
     /// [`metric::RPC_CLIENT_DURATION`].
     pub client_calls: Histogram<f64>,
-    /// [`metric::FETCHES`].
-    pub fetches: Counter<u64>,
-    /// [`metric::FETCH_WAIT`].
-    pub fetch_wait: Histogram<f64>,
+    fetches: Kept<Counter<u64>, [&'static str; 2]>,
+    fetch_wait: Kept<Histogram<f64>, [&'static str; 2]>,
     /// [`metric::APPEND`].
     pub append: Histogram<f64>,
     /// [`metric::FLUSH`].
@@ -106,10 +105,10 @@ impl Meters {
         }
         count_drops(&meter, Arc::clone(health));
         Self {
-            server_calls: seconds(metric::RPC_SERVER_DURATION),
+            server_calls: Kept::new(seconds(metric::RPC_SERVER_DURATION)),
             client_calls: seconds(metric::RPC_CLIENT_DURATION),
-            fetches: meter.u64_counter(metric::FETCHES).with_unit("{fetch}").build(),
-            fetch_wait: seconds(metric::FETCH_WAIT),
+            fetches: Kept::new(meter.u64_counter(metric::FETCHES).with_unit("{fetch}").build()),
+            fetch_wait: Kept::new(seconds(metric::FETCH_WAIT)),
             append: seconds(metric::APPEND),
             flush: seconds(metric::FLUSH),
             lag: seconds(metric::LAG),
@@ -121,6 +120,51 @@ impl Meters {
             ended: Mutex::default(),
             health: Arc::clone(health),
         }
+    }
+
+    /// A call of `method` was served with this status ([`metric::RPC_SERVER_DURATION`]).
+    pub fn served(&self, method: &str, status: &'static str, took: Duration) {
+        let is = |(kept, code): &(String, &str)| kept == method && *code == status;
+        self.server_calls.record(took.as_secs_f64(), is, || {
+            let about = [
+                KeyValue::new(attribute::RPC_SYSTEM, "grpc"),
+                KeyValue::new(attribute::RPC_METHOD, method.to_owned()),
+                KeyValue::new(attribute::RPC_STATUS, status),
+            ];
+            ((method.to_owned(), status), about.to_vec())
+        });
+    }
+
+    /// A fetch of this kind of requester ended in this way ([`metric::FETCHES`]).
+    pub fn fetched(&self, outcome: &'static str, requester: &'static str) {
+        let key = [outcome, requester];
+        self.fetches.record(
+            1,
+            |kept| *kept == key,
+            || {
+                let about = [
+                    KeyValue::new(attribute::FETCH_OUTCOME, outcome),
+                    KeyValue::new(attribute::REQUESTER, requester),
+                ];
+                (key, about.to_vec())
+            },
+        );
+    }
+
+    /// A fetch of this kind of requester was parked for so long, until this happened ([`metric::FETCH_WAIT`]).
+    pub fn waited(&self, outcome: &'static str, requester: &'static str, parked: Duration) {
+        let key = [outcome, requester];
+        self.fetch_wait.record(
+            parked.as_secs_f64(),
+            |kept| *kept == key,
+            || {
+                let about = [
+                    KeyValue::new(attribute::WAIT_OUTCOME, outcome),
+                    KeyValue::new(attribute::REQUESTER, requester),
+                ];
+                (key, about.to_vec())
+            },
+        );
     }
 
     /// Has `source` asked each time before metrics are sent.

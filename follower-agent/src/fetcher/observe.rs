@@ -146,8 +146,7 @@ impl CallObserver<'_> {
 
     fn count(&self, outcome: &'static str) {
         if let Some(meters) = self.telemetry.meters() {
-            let requester = KeyValue::new(attribute::REQUESTER, "follower");
-            meters.fetches.add(1, &[KeyValue::new(attribute::FETCH_OUTCOME, outcome), requester]);
+            meters.fetched(outcome, "follower");
         }
     }
 

@@ -11,7 +11,7 @@ use highwater_telemetry::names::attribute;
 use highwater_telemetry::{KeyValue, Moment, Span, SpanKind, Telemetry};
 use highwater_types::{MonotonicTime, TraceContext};
 use highwater_wire::{failure, trace};
-use http::{Request, Response};
+use http::{Request, Response, Uri};
 use tonic::Code;
 use tonic::body::Body;
 use tonic::server::NamedService;
@@ -91,12 +91,11 @@ where
             return Either::Left(self.inner.call(request));
         }
         let parent = trace::extract(request.headers());
-        let method = request.uri().path().trim_start_matches('/').to_owned();
-        let begins = parent.is_some() || !UPKEEP.contains(&method.as_str());
+        let begins = parent.is_some() || !UPKEEP.contains(&method_of(request.uri()));
         let call = Call {
             telemetry: self.telemetry.clone(),
             clock: self.clock,
-            method,
+            uri: request.uri().clone(),
             parent,
             span: if begins { self.telemetry.tracer().begin(parent) } else { None },
             began: self.clock.now(),
@@ -116,7 +115,7 @@ where
 struct Call {
     telemetry: Telemetry,
     clock: MonotonicClock,
-    method: String,
+    uri: Uri,
     parent: Option<TraceContext>,
     span: Option<TraceContext>,
     began: MonotonicTime,
@@ -128,13 +127,9 @@ impl Call {
             return;
         }
         let (now, status_name) = (self.clock.now(), failure::code_name(status));
-        let about = [
-            KeyValue::new(attribute::RPC_SYSTEM, "grpc"),
-            KeyValue::new(attribute::RPC_METHOD, self.method.clone()),
-            KeyValue::new(attribute::RPC_STATUS, status_name),
-        ];
+        let method = method_of(&self.uri);
         if let Some(meters) = self.telemetry.meters() {
-            meters.server_calls.record(now.since(self.began).as_secs_f64(), &about);
+            meters.served(method, status_name, now.since(self.began));
             if status != Code::Ok {
                 meters.errors.add(1, &[KeyValue::new(attribute::ERROR_TYPE, status_name)]);
             }
@@ -142,9 +137,11 @@ impl Call {
         let Some(context) = self.span else { return };
         let moment = Moment::now(now);
         let times = (moment.wall(self.began), moment.wall(now));
-        let mut span = Span::new(context, self.method, SpanKind::Server, times)
+        let mut span = Span::new(context, method.to_owned(), SpanKind::Server, times)
             .with_parent(self.parent, true)
-            .with_all(about)
+            .with(attribute::RPC_SYSTEM, "grpc")
+            .with(attribute::RPC_METHOD, method.to_owned())
+            .with(attribute::RPC_STATUS, status_name)
             .with_all(notes.attributes);
         for (link, attributes) in notes.links {
             span = span.with_link(link, attributes);
@@ -160,6 +157,11 @@ impl Call {
         }
         self.telemetry.tracer().record(span);
     }
+}
+
+/// The full name of the method, as the conventions want it.
+fn method_of(uri: &Uri) -> &str {
+    uri.path().trim_start_matches('/')
 }
 
 /// The answer's status: a failed unary call has it in the headers.

@@ -126,14 +126,9 @@ impl<'a> Answer<'a> {
 }
 
 fn tell(meters: &Meters, asked: FetchAsked, answer: &Answer<'_>, fetched: &Fetched) {
-    let requester =
-        KeyValue::new(attribute::REQUESTER, if asked.follower.is_some() { "follower" } else { "consumer" });
-    let outcome = KeyValue::new(attribute::FETCH_OUTCOME, answer.outcome(asked));
-    meters.fetches.add(1, &[outcome, requester.clone()]);
-    meters.fetch_wait.record(
-        fetched.parked.as_secs_f64(),
-        &[KeyValue::new(attribute::WAIT_OUTCOME, fetched.completion.name()), requester],
-    );
+    let requester = if asked.follower.is_some() { "follower" } else { "consumer" };
+    meters.fetched(answer.outcome(asked), requester);
+    meters.waited(fetched.completion.name(), requester, fetched.parked);
     for code in &answer.failed {
         meters.errors.add(1, &[KeyValue::new(attribute::ERROR_TYPE, *code)]);
     }
