@@ -269,7 +269,11 @@ async fn serves_all_but(leader: &Calls, topic: &str, lost: std::ops::Range<i64>,
             let fetched = leader.fetch_one(topic, 0, offset).await;
             let is_starting = matches!(
                 code(fetched.error.as_ref()),
-                Some(v1::ErrorCode::NotLeaderOrFollower | v1::ErrorCode::ReplicaNotAvailable)
+                Some(
+                    v1::ErrorCode::NotLeaderOrFollower
+                        | v1::ErrorCode::ReplicaNotAvailable
+                        | v1::ErrorCode::LeaderNotAvailable
+                )
             );
             (!is_starting).then_some(fetched)
         })
