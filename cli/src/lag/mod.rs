@@ -72,7 +72,7 @@ enum Line<'a> {
 /// Carries the command out.
 ///
 /// # Errors
-/// [`CommandError`] when no node can be asked which nodes there are.
+/// [`CommandError`] when no node can be asked which nodes there are, and none that was named is an agent that tells why.
 pub(crate) async fn run(args: &LagArgs, out: &mut dyn Write) -> Result<Verdict, CommandError> {
     let client = args.connection.client(ASK_TIMEOUT)?;
     let failed = |e| CommandError::cluster("describe replication", e);
@@ -82,7 +82,8 @@ pub(crate) async fn run(args: &LagArgs, out: &mut dyn Write) -> Result<Verdict, 
     if in_place {
         screen::clear(out)?;
     }
-    let verdict = if first.unreachable.is_empty() { Verdict::Good } else { Verdict::Wrong };
+    let is_whole = first.unreachable.is_empty() && first.cluster_unknown.is_none();
+    let verdict = if is_whole { Verdict::Good } else { Verdict::Wrong };
     show(&Ok(first), as_json, in_place, out)?;
     if !args.watch {
         return Ok(verdict);
@@ -147,6 +148,9 @@ fn show_json(
                 let (node, error) = (Some(node.get()), error.to_string());
                 json_line(out, &Line::Unreachable { at, node, error })?;
             }
+            if let Some(error) = &look.cluster_unknown {
+                json_line(out, &Line::Unreachable { at, node: None, error: error.to_string() })?;
+            }
             Ok(())
         }
         Err(error) => json_line(out, &Line::Unreachable { at, node: None, error: error.to_string() }),
@@ -166,8 +170,12 @@ mod tests {
         let row = table::tests::row();
         let unreachable = BTreeMap::from([(NodeId::new(3).unwrap(), ClientError::Closed)]);
         let mut out = Vec::new();
-        let look =
-            ReplicationView { rows: vec![row], leaderless: vec![table::tests::leaderless()], unreachable };
+        let look = ReplicationView {
+            rows: vec![row],
+            leaderless: vec![table::tests::leaderless()],
+            unreachable,
+            cluster_unknown: None,
+        };
         show_json(&Ok(look), "now", &mut out).unwrap();
         show_json(&Err(ClientError::Closed), "later", &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
