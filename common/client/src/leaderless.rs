@@ -21,7 +21,7 @@ pub struct LeaderlessRow {
     pub partition: i32,
     /// The recorded leader's node; absent when there is none.
     pub leader: Option<i32>,
-    /// What hinders the leader: `none` (none is recorded), `dead` (its leader-svc shows no sign of life), `unreachable` (it
+    /// What hinders the leader: `new` (nobody has led the partition yet), `none` (none is recorded any more), `dead` (its leader-svc shows no sign of life), `unreachable` (it
     /// lives, but did not answer), `not-leading` (it answered, but does not lead; it may be opening the log).
     pub leader_state: &'static str,
     /// The recorded leader epoch.
@@ -78,6 +78,7 @@ pub(crate) fn leaderless_rows(
                 continue;
             }
             let leader_state = match leader {
+                None if leader_epoch.is_none() => "new",
                 None => "none",
                 Some(node) if !cluster.live.contains(&(*node, Program::LeaderSvc)) => "dead",
                 Some(node) if unreachable.contains_key(node) => "unreachable",
@@ -142,7 +143,9 @@ pub(crate) fn failing_rows(answer: v1::DescribeFetchersResponse, topics: &[Topic
 
 #[cfg(test)]
 mod tests {
-    use highwater_types::{Incarnation, IsrMember, PartitionIndex, TopicId, TopicIdPartition, TopicRecord};
+    use highwater_types::{
+        Incarnation, IsrMember, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition, TopicRecord,
+    };
     use highwater_wire::cluster::DescribedPartition;
 
     use super::*;
@@ -187,7 +190,8 @@ mod tests {
 
     #[test]
     fn a_partition_that_nobody_leads_is_listed_with_what_hinders_its_leader() {
-        let topic = topic(&[Some(1), Some(1), Some(4), Some(5), None], &[1, 2]);
+        let mut topic = topic(&[Some(1), Some(1), Some(4), Some(5), None, None], &[1, 2]);
+        topic.partitions[4].record.leader_epoch = Some(LeaderEpoch::FIRST);
         let led = BTreeSet::from([(topic.record.id.to_string(), 0)]);
         let cluster = cluster(topic, &[1, 4]);
         let unreachable = BTreeMap::from([(n(4), ClientError::Closed)]);
@@ -203,7 +207,8 @@ mod tests {
                 (1, Some(1), "not-leading", 2, Some(true)),
                 (2, Some(4), "unreachable", 2, Some(true)),
                 (3, Some(5), "dead", 2, Some(true)),
-                (4, None, "none", 2, Some(true))
+                (4, None, "none", 2, Some(true)),
+                (5, None, "new", 2, Some(true))
             ]
         );
         assert!(rows.iter().all(|row| row.cause == "leader-unknown"));
