@@ -254,7 +254,8 @@ impl Parts {
             clocks: self.clocks.clone(),
         });
         let server = GrpcServer::new(&[highwater_proto::FILE_DESCRIPTOR_SET, DETAILS_DESCRIPTOR_SET]).await?;
-        let log = AdmitRequests::new(log, Arc::clone(&self.admission), own.in_flight_unread);
+        let message_max = own.request_max_bytes.as_usize();
+        let log = AdmitRequests::new(log, Arc::clone(&self.admission), message_max, own.in_flight_unread);
         Ok(server
             .add_service(self.observed(log))
             .await
