@@ -2,24 +2,7 @@
 
 use std::time::Duration;
 
-/// `12,345,678`.
-pub(crate) fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// `1 record`, `2 records`.
-pub(crate) fn counted(number: u64, noun: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{} {noun}{plural}", count(number))
-}
+pub(crate) use highwater_types::units::{count, counted};
 
 /// A size in decimal units, as disks and networks are measured: `0 B`, `1.5 kB`, `123.4 MB`.
 pub(crate) fn size(bytes: u64) -> String {
@@ -78,16 +61,6 @@ const fn as_float(number: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn counts_are_grouped_by_thousands() {
-        let shown: Vec<_> = [0, 12, 999, 1000, 1_234_567].into_iter().map(count).collect();
-        assert_eq!(shown, ["0", "12", "999", "1,000", "1,234,567"]);
-        assert_eq!(
-            (counted(1, "record"), counted(2000, "record")),
-            ("1 record".into(), "2,000 records".into())
-        );
-    }
 
     #[test]
     fn sizes_have_the_unit_that_suits_them() {

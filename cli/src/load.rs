@@ -82,6 +82,13 @@ pub(crate) struct Account {
     pub(crate) latencies: Histogram<u64>,
 }
 
+impl Account {
+    /// Of nothing.
+    pub(crate) fn empty() -> Self {
+        Self { failures: Failures::default(), ledgers: Vec::new(), latencies: latency_histogram() }
+    }
+}
+
 /// A record that was sent.
 #[derive(Debug)]
 struct Outstanding {
@@ -164,8 +171,7 @@ impl Loader {
         // Each failure is also the outcome of its records.
         drop(self.producer.flush().await);
         drop(std::mem::take(&mut self.lanes));
-        let mut account =
-            Account { failures: self.failures, ledgers: Vec::new(), latencies: latency_histogram() };
+        let mut account = Account { failures: self.failures, ..Account::empty() };
         while let Some(collector) = self.collectors.join_next().await {
             let Ok(collector) = collector else {
                 account.failures.add(0, "the account of a partition was lost".to_owned());

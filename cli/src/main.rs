@@ -8,6 +8,7 @@ mod consume;
 mod demo;
 mod elect;
 mod figures;
+mod interruption;
 mod lag;
 mod ledger;
 mod lines;

@@ -1,6 +1,7 @@
 //! How a command ends: what it found, or why it could not be carried out, and the exit code of each.
 //!
-//! What holds: exit codes are 0 done, 1 failed (or something is wrong with what was looked at), 2 wrong use. An error says
+//! What holds: exit codes are 0 done, 1 failed (or something is wrong with what was looked at), 2 wrong use, 128 and the
+//! signal's number where one ended a command that had more to do. An error says
 //! what failed and where; a hint after it says what to do, where that is known. Who stops reading the output ends a
 //! command quietly.
 
@@ -9,6 +10,7 @@ use std::process::ExitCode;
 
 use highwater_client::{ClientError, Reached};
 
+use crate::interruption::Interruption;
 use crate::log::LogCommandError;
 
 /// Whether everything is as it should be.
@@ -58,6 +60,9 @@ pub(crate) enum CommandError {
     /// A command on log directories failed.
     #[error(transparent)]
     Log(LogCommandError),
+    /// A signal asked for the end.
+    #[error("ended by {0}")]
+    Interrupted(Interruption),
     /// Anything else.
     #[error("{0}")]
     Failed(String),
@@ -97,6 +102,7 @@ impl CommandError {
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
             Self::Usage(_) => ExitCode::from(2),
+            Self::Interrupted(by) => ExitCode::from(by.exit_code()),
             _ if self.is_closed_output() => ExitCode::SUCCESS,
             Self::Cluster { .. } | Self::Read { .. } | Self::Write(_) | Self::Log(_) | Self::Failed(_) => {
                 ExitCode::FAILURE
@@ -110,7 +116,7 @@ fn hint(error: &ClientError) -> Option<&'static str> {
     match error {
         ClientError::Call { failure, .. } => match failure.reached {
             Reached::Refused | Reached::Nothing => Some(
-                "no leader-svc answers there; name a node that runs: --bootstrap HOST:PORT, or HIGHWATER_BOOTSTRAP",
+                "nobody answers there; name a node that runs, its leader-svc or its agent: --bootstrap HOST:PORT, or HIGHWATER_BOOTSTRAP",
             ),
             Reached::Program | Reached::Unknown => None,
         },
@@ -155,8 +161,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_wrong_use() {
-        let error = CommandError::cluster("read", ClientError::Usage("topic x has 1 partitions".to_owned()));
-        assert_eq!(error.to_string(), "topic x has 1 partitions");
+        let error = CommandError::cluster("read", ClientError::Usage("topic x has 1 partition".to_owned()));
+        assert_eq!(error.to_string(), "topic x has 1 partition");
         assert_eq!(error.exit_code(), ExitCode::from(2));
     }
 

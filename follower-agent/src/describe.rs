@@ -16,7 +16,7 @@ use highwater_wire::lag::encode_lag_cause;
 use highwater_wire::loss::encode_loss;
 
 use crate::Fetchers;
-use crate::fetcher::LoopReport;
+use crate::fetcher::{LoopReport, Trouble};
 use crate::partition::{FollowedPartition, LastWay};
 
 /// The answer at `now`.
@@ -30,12 +30,11 @@ pub(crate) fn describe(
     let mut unassigned = Vec::new();
     let mut answer = Vec::with_capacity(loops.len());
     for (report, partitions) in loops {
-        let waits = report.trouble.resumes_at.filter(|at| *at > now);
         let mut rows = Vec::with_capacity(partitions.len());
         for partition in partitions {
             shown.insert(partition.replica().id());
             let held = fetchers.is_some_and(|fetchers| fetchers.holds_back(partition.replica().id()));
-            let row = row(&partition, now, waits.map(|at| (at, report.trouble.last_error.as_str())), held);
+            let row = row(&partition, now, &report.trouble, held);
             if row.state() == v1::FetchState::Failed { unassigned.push(row) } else { rows.push(row) }
         }
         rows.sort_by(by_name);
@@ -65,18 +64,18 @@ fn fetcher(report: LoopReport, partitions: Vec<v1::FollowedPartition>) -> v1::Fe
     }
 }
 
-/// A partition at `now`; `waits` is until when its loop waits, and why, `held` whether the throttle holds it back.
+/// A partition at `now`; `trouble` is its loop's, `held` says whether the throttle holds it back.
 fn row(
     partition: &FollowedPartition,
     now: MonotonicTime,
-    waits: Option<(MonotonicTime, &str)>,
+    trouble: &Trouble,
     held: bool,
 ) -> v1::FollowedPartition {
     let replica = partition.replica();
     let now_is = replica.state(now);
     let disk_failed = matches!(now_is, PartitionFetchState::Failed { reason: FailureReason::Storage(_), .. });
     let last_epoch = replica.facts().epochs.latest().map(|entry| entry.epoch.get());
-    let (state, reason, until) = match (now_is, waits) {
+    let (state, reason, until) = match (now_is, trouble.waits(now)) {
         (PartitionFetchState::Failed { reason, retry_at }, _) => {
             (v1::FetchState::Failed, reason.to_string(), retry_at)
         }
@@ -90,6 +89,15 @@ fn row(
         (PartitionFetchState::Fetching, None) => (v1::FetchState::Fetching, damage(partition), None),
     };
     let loss = replica.log().unclean_loss().as_ref().map(encode_loss);
+    let is_failed = state == v1::FetchState::Failed;
+    let hindered = is_failed || state == v1::FetchState::Delayed || trouble.failures > 0;
+    let facts = LagFacts {
+        disk_failed,
+        unanswered: trouble.is_unanswered() && !is_failed,
+        backing_off: hindered,
+        truncating: state == v1::FetchState::Truncating,
+        ..LagFacts::default()
+    };
     let millis = |until: MonotonicTime| u64::try_from(until.since(now).as_millis()).unwrap_or(u64::MAX);
     replica.inspect(|core| v1::FollowedPartition {
         topic: partition.topic().to_string(),
@@ -107,8 +115,9 @@ fn row(
         log_start_offset: Some(core.log_start().get()),
         log_end_offset: Some(core.log_end().get()),
         high_watermark: Some(core.high_watermark().get()),
-        lag_records: core.lag(),
-        cause: encode_lag_cause(cause(core, state, disk_failed, partition.last_way()).if_throttled(held))
+        // What the leader has more by now is not known while nothing is fetched.
+        lag_records: core.lag().filter(|_| !hindered),
+        cause: encode_lag_cause(cause(core, facts, partition.last_way()).if_throttled(held && !hindered))
             .into(),
         loss,
     })
@@ -124,23 +133,15 @@ fn damage(partition: &FollowedPartition) -> String {
     format!("offsets {} are damaged; they are read from the leader again", ranges.join(", "))
 }
 
-/// Why it lags. While it does not fetch, what the leader has more by now is not known.
-fn cause(
-    core: &FollowerPartition,
-    state: v1::FetchState,
-    disk_failed: bool,
-    last: Option<LastWay>,
-) -> LagCause {
-    let backing_off = matches!(state, v1::FetchState::Delayed | v1::FetchState::Failed);
+/// Why it lags: `facts`, and what the replica and its last answer show.
+fn cause(core: &FollowerPartition, facts: LagFacts, last: Option<LastWay>) -> LagCause {
     LagFacts {
-        lag_records: core.lacking().filter(|_| !backing_off),
-        disk_failed: disk_failed || core.is_damaged(),
-        backing_off,
-        truncating: state == v1::FetchState::Truncating,
+        lag_records: core.lacking().filter(|_| !facts.backing_off),
+        disk_failed: facts.disk_failed || core.is_damaged(),
         awaits_disk: core.fetch_offset() > core.acknowledged(),
         throttled: last.is_some_and(|way| way.throttled),
         delays: last.map(|way| way.delays),
-        ..LagFacts::default()
+        ..facts
     }
     .cause()
 }
@@ -154,14 +155,14 @@ fn without_loop(
 ) -> Option<v1::FollowedPartition> {
     let (state, cause, why) = match registry.get(id)? {
         Hosting::Online(partition) => {
-            let row = row(&partition, now, None, false);
+            let row = row(&partition, now, &Trouble::default(), false);
             let reason = if row.reason.is_empty() {
                 "its leader's address is not known".to_owned()
             } else {
                 row.reason
             };
             let cause = v1::LagCause::LeaderUnknown.into();
-            return Some(v1::FollowedPartition { reason, cause, ..row });
+            return Some(v1::FollowedPartition { reason, cause, lag_records: None, ..row });
         }
         Hosting::Opening(why) => (v1::FetchState::Delayed, v1::LagCause::NotFetching, why),
         Hosting::Failed(why) => (v1::FetchState::Failed, v1::LagCause::BackOff, why),

@@ -63,6 +63,9 @@ const JOIN_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Requests of leader-svc for logs that wait for the manager; more wait in their connections.
 const WANTED_LOGS: usize = 16;
 
+/// The largest request, in bytes: none that an agent serves carries records.
+const MESSAGE_MAX: usize = 4 << 20;
+
 /// Everything that the program is told.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -248,7 +251,8 @@ impl Parts {
     async fn server(&self) -> Result<GrpcServer, ServeError> {
         let api = self.api();
         let (admission, unread_max) = (Arc::clone(&self.admission), self.config.own.in_flight_unread);
-        let log = AdmitRequests::new(LogServiceServer::new(api.clone()), admission, unread_max);
+        let log = LogServiceServer::new(api.clone()).max_decoding_message_size(MESSAGE_MAX);
+        let log = AdmitRequests::new(log, admission, MESSAGE_MAX, unread_max);
         let server = GrpcServer::new(&[highwater_proto::FILE_DESCRIPTOR_SET, DETAILS_DESCRIPTOR_SET]).await?;
         Ok(server
             .add_service(self.observed(log))

@@ -93,7 +93,7 @@ pub struct LeaderService {
     exporter: Exporter,
 }
 
-/// Takes the data directory into use, joins the cluster, takes the port, and puts the services together. Nothing is served
+/// Takes the data directory into use, takes the port, joins the cluster, and puts the services together. Nothing is served
 /// yet.
 ///
 /// # Errors
@@ -104,8 +104,9 @@ pub async fn build(config: Config) -> Result<LeaderService, BuildError> {
     let clocks = Clocks::system();
     let directory = DataDir::take(&config.common.data_dir, node, Program::LeaderSvc).await?;
     let coordination = open_store(&config.common.coordination).await?;
-    let volume = directory.join(&*coordination).await?;
+    // Before the store hears of the node: who cannot have its port is not to be found there.
     let listener = Listener::bind(config.own.listen).await?;
+    let volume = directory.join(&*coordination).await?;
     let endpoint = advertised_endpoint(config.common.advertise.as_ref(), listener.address());
     register_endpoint(&*coordination, node, Program::LeaderSvc, &endpoint).await?;
     let membership = Arc::new(Membership::new(
@@ -253,7 +254,8 @@ impl Parts {
             clocks: self.clocks.clone(),
         });
         let server = GrpcServer::new(&[highwater_proto::FILE_DESCRIPTOR_SET, DETAILS_DESCRIPTOR_SET]).await?;
-        let log = AdmitRequests::new(log, Arc::clone(&self.admission), own.in_flight_unread);
+        let message_max = own.request_max_bytes.as_usize();
+        let log = AdmitRequests::new(log, Arc::clone(&self.admission), message_max, own.in_flight_unread);
         Ok(server
             .add_service(self.observed(log))
             .await

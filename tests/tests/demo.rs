@@ -36,6 +36,27 @@ impl Demo {
         self.place.path().join("nodes")
     }
 
+    /// With a temporary directory, in the place.
+    fn start_temporary(args: &[&str]) -> Self {
+        let place = tempfile::tempdir().expect("a temporary directory");
+        let (file, temporary) = (place.path().join("input"), place.path().join("temporary"));
+        fs::write(&file, large_input()).expect("the place is ours");
+        fs::create_dir(&temporary).expect("the place is ours");
+        let line = CommandLine::new(programs::path("highwater"))
+            .args(["demo", "--input"])
+            .args([file])
+            .args(args)
+            .envs([("TMPDIR".into(), temporary.into())]);
+        let process = Process::start("the demo", &line, &place.path().join("output"));
+        Self { process, place }
+    }
+
+    /// What the demo left in the directory for temporary files.
+    fn left(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.place.path().join("temporary")).expect("it is there").flatten();
+        entries.map(|entry| entry.path()).collect()
+    }
+
     async fn ends_with(&mut self, code: i32) -> String {
         let status = self.process.end_within(BOUND).await;
         let output = self.process.output();
@@ -129,9 +150,29 @@ async fn no_node_outlives_a_demo_that_is_interrupted() {
     demo.prints("replicating").await;
     let id = i32::try_from(demo.process.id()).expect("process ids are small");
     kill(Pid::from_raw(id), Signal::SIGINT).expect("it runs");
-    let output = demo.ends_with(1).await;
+    let output = demo.ends_with(130).await;
     assert!(output.contains("highwater: ended by SIGINT"), "{output}");
     demo.is_gone().await;
+}
+
+#[tokio::test]
+async fn the_temporary_directory_goes_at_an_interruption_and_is_named_where_it_stays_after_a_failure() {
+    let mut demo = Demo::start_temporary(&["--nodes", "1"]);
+    demo.prints("replicating").await;
+    assert_eq!(demo.left().len(), 1);
+    let id = i32::try_from(demo.process.id()).expect("process ids are small");
+    kill(Pid::from_raw(id), Signal::SIGTERM).expect("it runs");
+    demo.ends_with(143).await;
+    assert_eq!(demo.left(), Vec::<PathBuf>::new());
+
+    let mut demo = Demo::start_temporary(&["--nodes", "1"]);
+    demo.prints("replicating").await;
+    let left = demo.left();
+    kill(Pid::from_raw(running(&left[0])[0]), Signal::SIGKILL).expect("it is a node's");
+    let output = demo.ends_with(1).await;
+    let told = format!("what they wrote stays in {}, to see why", left[0].display());
+    assert!(output.contains(&told), "{output}");
+    assert_eq!(demo.left(), left);
 }
 
 #[tokio::test]

@@ -2,7 +2,8 @@
 //!
 //! What holds: exit code 0 means that every line of the input is acknowledged and was read back as it was sent, that all
 //! replicas are identical, byte for byte, and that every program ended well. Without `--keep` no program outlives it,
-//! however it ends. When something failed, the end of what every program printed is shown and the directory stays.
+//! however it ends. When something failed, the end of what every program printed is shown and the directory stays; a
+//! temporary one goes when a signal ended the demo.
 //! Deliberately absent: killing a leader; it comes with failover.
 
 mod child;
@@ -23,7 +24,6 @@ use std::path::PathBuf;
 use clap::Args;
 use highwater_client::{Client, ClientConfig, DescribedTopic};
 use highwater_types::TopicName;
-use tokio::signal::unix::{SignalKind, signal};
 
 use self::child::Life;
 use self::input::{Input, Survey};
@@ -31,6 +31,7 @@ use self::nodes::Nodes;
 use self::place::Place;
 use self::programs::Programs;
 use crate::figures::count;
+use crate::interruption::interruption;
 use crate::outcome::{CommandError, Verdict};
 use crate::topics::PropertyArgs;
 
@@ -78,7 +79,7 @@ pub(crate) async fn run(args: &DemoArgs, out: &mut dyn Write) -> Result<Verdict,
     let mut nodes = Nodes::plan(programs, place.path(), args.nodes)?;
     let shown = tokio::select! {
         shown = show(args, &input, &survey, &mut nodes, out) => shown,
-        name = interrupted => Err(CommandError::Failed(format!("ended by {name}"))),
+        by = interrupted => Err(CommandError::Interrupted(by)),
     };
     match shown {
         Ok((verdict, around)) => {
@@ -97,29 +98,14 @@ pub(crate) async fn run(args: &DemoArgs, out: &mut dyn Write) -> Result<Verdict,
             }
             Ok(verdict)
         }
+        // Nothing is wrong with the nodes, so what they wrote goes with them.
+        Err(error) if error.is_closed_output() || matches!(error, CommandError::Interrupted(_)) => Err(error),
         Err(error) => {
-            if !error.is_closed_output() {
-                tell_what_they_printed(&nodes, &place);
-                place.leave();
-            }
+            tell_what_they_printed(&nodes, &place);
+            place.leave();
             Err(error)
         }
     }
-}
-
-/// Completes with the name of the first signal that asks this process to end.
-fn interruption() -> Result<impl Future<Output = &'static str>, CommandError> {
-    let failed = |e: io::Error| CommandError::Failed(format!("cannot handle signals: {e}"));
-    let mut int = signal(SignalKind::interrupt()).map_err(failed)?;
-    let mut term = signal(SignalKind::terminate()).map_err(failed)?;
-    let mut hangup = signal(SignalKind::hangup()).map_err(failed)?;
-    Ok(async move {
-        tokio::select! {
-            _ = int.recv() => "SIGINT",
-            _ = term.recv() => "SIGTERM",
-            _ = hangup.recv() => "SIGHUP",
-        }
-    })
 }
 
 fn say(out: &mut dyn Write, text: impl Display) -> Result<(), CommandError> {
@@ -129,7 +115,12 @@ fn say(out: &mut dyn Write, text: impl Display) -> Result<(), CommandError> {
 
 fn tell_what_they_printed(nodes: &Nodes, place: &Place) {
     // That nobody listens there is no further failure.
-    let _ = writeln!(io::stderr(), "{}everything stays in {}", nodes.tails(), place.path().display());
+    let _ = writeln!(
+        io::stderr(),
+        "{}what they wrote stays in {}, to see why",
+        nodes.tails(),
+        place.path().display()
+    );
 }
 
 /// Runs the nodes and verifies what they did; returns also how to look around.

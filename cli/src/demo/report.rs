@@ -70,11 +70,7 @@ pub(super) fn compared(compared: &Compared, replicas: usize) -> String {
     format!(
         "compared {}: {verdict}; {} and {} of each are the same",
         counted(replicas as u64, "replica"),
-        if compared.batches == 1 {
-            "1 batch".to_owned()
-        } else {
-            format!("{} batches", count(compared.batches))
-        },
+        counted(compared.batches, "batch"),
         size(compared.bytes),
     )
 }

@@ -1,8 +1,9 @@
 //! `highwater lag`: how far every follower is, as the leaders know it: DescribeReplication over all nodes.
 //!
-//! What holds: a node that cannot be asked is named, and then one look ends with exit code 1, since it is not the whole
-//! picture. Watching goes on over every failure once the first look succeeded; it refreshes in place on a terminal and
-//! writes JSON lines otherwise.
+//! What holds: where nobody leads, the followers' agents are asked what they hold and why they do not fetch. A node that cannot
+//! be asked is named, and then one look ends with exit code 1, since it is not the whole
+//! picture. Watching goes on over every failure once the first look succeeded; as text it refreshes in place on a terminal,
+//! and otherwise writes one table after the other, each under its time.
 
 mod screen;
 mod table;
@@ -44,6 +45,29 @@ fn interval(text: &str) -> Result<Duration, String> {
     if span < SHORTEST { Err("at least 50ms is needed".to_owned()) } else { Ok(span) }
 }
 
+/// How a look is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// The only one.
+    Table,
+    /// One of several, below the ones before.
+    TableUnderItsTime,
+    /// In the place of the one before, on a terminal.
+    InPlace,
+    Json,
+}
+
+impl Form {
+    fn of(args: &LagArgs, on_terminal: bool) -> Self {
+        match (args.output.output, args.watch) {
+            (OutputFormat::Json, _) => Self::Json,
+            (OutputFormat::Text, false) => Self::Table,
+            (OutputFormat::Text, true) if on_terminal => Self::InPlace,
+            (OutputFormat::Text, true) => Self::TableUnderItsTime,
+        }
+    }
+}
+
 /// A line of the JSON output.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -72,23 +96,23 @@ enum Line<'a> {
 /// Carries the command out.
 ///
 /// # Errors
-/// [`CommandError`] when no node can be asked which nodes there are.
+/// [`CommandError`] when no node can be asked which nodes there are, and none that was named is an agent that tells why.
 pub(crate) async fn run(args: &LagArgs, out: &mut dyn Write) -> Result<Verdict, CommandError> {
     let client = args.connection.client(ASK_TIMEOUT)?;
     let failed = |e| CommandError::cluster("describe replication", e);
-    let in_place = args.watch && args.output.output == OutputFormat::Text && std::io::stdout().is_terminal();
-    let as_json = args.output.output == OutputFormat::Json || (args.watch && !in_place);
+    let form = Form::of(args, std::io::stdout().is_terminal());
     let first = client.describe_replication(&args.topics).await.map_err(failed)?;
-    if in_place {
+    if form == Form::InPlace {
         screen::clear(out)?;
     }
-    let verdict = if first.unreachable.is_empty() { Verdict::Good } else { Verdict::Wrong };
-    show(&Ok(first), as_json, in_place, out)?;
+    let is_whole = first.unreachable.is_empty() && first.cluster_unknown.is_none();
+    let verdict = if is_whole { Verdict::Good } else { Verdict::Wrong };
+    show(&Ok(first), form, out)?;
     if !args.watch {
         return Ok(verdict);
     }
     tokio::select! {
-        done = watch(&client, args, as_json, out) => done,
+        done = watch(&client, args, form, out) => done,
         _ = tokio::signal::ctrl_c() => Ok(Verdict::Good),
     }
 }
@@ -96,36 +120,33 @@ pub(crate) async fn run(args: &LagArgs, out: &mut dyn Write) -> Result<Verdict, 
 async fn watch(
     client: &Client,
     args: &LagArgs,
-    as_json: bool,
+    form: Form,
     out: &mut dyn Write,
 ) -> Result<Verdict, CommandError> {
     loop {
         tokio::time::sleep(args.interval).await;
         let look = client.describe_replication(&args.topics).await;
-        show(&look, as_json, !as_json, out)?;
+        show(&look, form, out)?;
     }
 }
 
 fn show(
     look: &Result<ReplicationView, ClientError>,
-    as_json: bool,
-    in_place: bool,
+    form: Form,
     out: &mut dyn Write,
 ) -> Result<(), CommandError> {
     let at = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
-    if as_json {
-        show_json(look, &at, out)?;
-    } else {
-        let mut lines = match look {
-            Ok(look) => table::lines(look),
-            Err(error) => vec![format!("cannot describe replication: {error}")],
-        };
-        if in_place {
-            lines.insert(0, at);
-            screen::draw(&lines, out)?;
-        } else {
-            lines.iter().try_for_each(|line| writeln!(out, "{line}"))?;
-        }
+    let mut lines = match look {
+        Ok(look) => table::lines(look),
+        Err(error) => vec![format!("cannot describe replication: {error}")],
+    };
+    if matches!(form, Form::TableUnderItsTime | Form::InPlace) {
+        lines.insert(0, at.clone());
+    }
+    match form {
+        Form::Json => show_json(look, &at, out)?,
+        Form::InPlace => screen::draw(&lines, out)?,
+        Form::Table | Form::TableUnderItsTime => lines.iter().try_for_each(|line| writeln!(out, "{line}"))?,
     }
     Ok(out.flush()?)
 }
@@ -147,6 +168,9 @@ fn show_json(
                 let (node, error) = (Some(node.get()), error.to_string());
                 json_line(out, &Line::Unreachable { at, node, error })?;
             }
+            if let Some(error) = &look.cluster_unknown {
+                json_line(out, &Line::Unreachable { at, node: None, error: error.to_string() })?;
+            }
             Ok(())
         }
         Err(error) => json_line(out, &Line::Unreachable { at, node: None, error: error.to_string() }),
@@ -166,8 +190,12 @@ mod tests {
         let row = table::tests::row();
         let unreachable = BTreeMap::from([(NodeId::new(3).unwrap(), ClientError::Closed)]);
         let mut out = Vec::new();
-        let look =
-            ReplicationView { rows: vec![row], leaderless: vec![table::tests::leaderless()], unreachable };
+        let look = ReplicationView {
+            rows: vec![row],
+            leaderless: vec![table::tests::leaderless()],
+            unreachable,
+            cluster_unknown: None,
+        };
         show_json(&Ok(look), "now", &mut out).unwrap();
         show_json(&Err(ClientError::Closed), "later", &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();

@@ -1,20 +1,33 @@
 //! Lag as a table.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use highwater_client::describe::ReplicationView;
+use highwater_client::describe::{LeaderlessRow, ReplicationView};
 
 use crate::figures::{count, size, time};
 use crate::output::{Align, Table};
 
-/// The table's lines, and a line for each node that could not be asked.
+/// The table's lines, a line for each node that could not be asked, and one for each failure that agents tell of.
 pub(super) fn lines(look: &ReplicationView) -> Vec<String> {
     let nothing = look.rows.is_empty() && look.leaderless.is_empty();
     let mut lines = if nothing { vec!["no followers".to_owned()] } else { table(look).lines() };
     for (node, error) in &look.unreachable {
         lines.push(format!("node {node} cannot be asked: {error}"));
     }
+    if let Some(error) = &look.cluster_unknown {
+        lines.push(format!("nobody can be asked which nodes there are: {error}"));
+    }
+    let failures: BTreeSet<_> = look.leaderless.iter().filter_map(failure).collect();
+    lines.extend(failures);
     lines
+}
+
+/// What the agent of a replica says of its last failure: one line for all partitions that wait for the same.
+fn failure(row: &LeaderlessRow) -> Option<String> {
+    let error = row.error.as_ref()?;
+    let leader = row.leader.map(|node| format!(" from node {node}")).unwrap_or_default();
+    Some(format!("node {} cannot fetch{leader}: {error}", row.replica))
 }
 
 fn table(look: &ReplicationView) -> Table {
@@ -57,10 +70,13 @@ fn table(look: &ReplicationView) -> Table {
             row.leader.map_or_else(|| "none".to_owned(), |node| node.to_string()),
             row.replica.to_string(),
             "unknown".to_owned(),
+            known(row.log_end_offset, |offset| offset.to_string()),
+            known(row.acknowledged_offset, |offset| offset.to_string()),
+            known(row.high_watermark, |offset| offset.to_string()),
         ];
-        cells.extend(std::iter::repeat_n("-".to_owned(), 7));
+        cells.extend(std::iter::repeat_n("-".to_owned(), 4));
         cells.push(match row.leader_state {
-            "none" => row.cause.to_owned(),
+            "none" => row.cause.clone(),
             hindrance => format!("{}: {hindrance}", row.cause),
         });
         table.row(cells);
@@ -78,7 +94,7 @@ pub(super) mod tests {
     use std::collections::BTreeMap;
 
     use highwater_client::ClientError;
-    use highwater_client::describe::{LeaderlessRow, ReplicaRow};
+    use highwater_client::describe::ReplicaRow;
     use highwater_types::NodeId;
 
     use super::*;
@@ -93,8 +109,12 @@ pub(super) mod tests {
             leader_state: "dead",
             leader_epoch: Some(4),
             replica: 2,
-            in_sync: true,
-            cause: "leader-unknown",
+            in_sync: Some(true),
+            cause: "leader-unknown".to_owned(),
+            error: None,
+            log_end_offset: None,
+            acknowledged_offset: None,
+            high_watermark: None,
         }
     }
 
@@ -144,11 +164,33 @@ pub(super) mod tests {
             "orders          0       1        3  unknown      -             -     -      -          -         -           -  not-fetching",
             "orders          1       7        2  unknown      -             -     -      -          -         -           -  leader-unknown: dead",
             "orders          2    none        2  unknown      -             -     -      -          -         -           -  leader-unknown",
+            "orders          3       7        2  unknown  10500         10000  9900      -          -         -           -  network: dead",
+            "orders          4       7        2  unknown      -             -     -      -          -         -           -  network: dead",
             "node 7 cannot be asked: closed",
+            "nobody can be asked which nodes there are: closed",
+            "node 2 cannot fetch from node 7: connection refused",
         ];
         let none = LeaderlessRow { leader: None, leader_state: "none", partition: 2, ..leaderless() };
-        let look =
-            ReplicationView { rows: vec![row(), silent], leaderless: vec![leaderless(), none], unreachable };
+        let refused = LeaderlessRow {
+            partition: 4,
+            cause: "network".to_owned(),
+            error: Some("connection refused".to_owned()),
+            ..leaderless()
+        };
+        let told = LeaderlessRow {
+            partition: 3,
+            log_end_offset: Some(10_500),
+            acknowledged_offset: Some(10_000),
+            high_watermark: Some(9_900),
+            ..refused.clone()
+        };
+        let leaderless = vec![leaderless(), none, told, refused];
+        let look = ReplicationView {
+            rows: vec![row(), silent],
+            leaderless,
+            unreachable,
+            cluster_unknown: Some(ClientError::Closed),
+        };
         assert_eq!(lines(&look), expected);
     }
 

@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use super::partition::{PartitionDir, select};
 use super::{LogCommandError, OutputArgs, OutputFormat, Verdict, json_line};
+use crate::figures::counted;
 
 /// Compares directories.
 #[derive(Args, Debug)]
@@ -206,7 +207,7 @@ fn print(comparison: &Comparison, out: &mut dyn Write) -> Result<(), LogCommandE
             write!(out, "{partition}: DIFFERENT at offset {offset}: {reason}")?
         }
     }
-    writeln!(out, "; {same_batches} batches of {same_bytes} bytes are the same")?;
+    writeln!(out, "; the same: {}, {}", counted(*same_batches, "batch"), counted(*same_bytes, "byte"))?;
     let ranges = comparison.starts.iter().zip(&comparison.ends);
     for (directory, (start, end)) in comparison.directories.iter().zip(ranges) {
         match (start, end) {

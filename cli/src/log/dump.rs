@@ -18,6 +18,7 @@ use serde::Serialize;
 use super::about::About;
 use super::partition::{PartitionDir, select};
 use super::{LogCommandError, OutputArgs, OutputFormat, Verdict, json_line};
+use crate::figures::counted;
 
 /// Prints every batch and record.
 #[derive(Args, Debug)]
@@ -282,14 +283,14 @@ impl fmt::Display for Line {
         match self {
             Self::Partition(about) => about.fmt(f),
             Self::Segment { base_offset, file, bytes } => {
-                write!(f, "segment {base_offset}: {file}, {bytes} bytes")
+                write!(f, "segment {base_offset}: {file}, {}", counted(*bytes, "byte"))
             }
             Self::Batch(batch) => batch.fmt(f),
             Self::InUse { position, bytes } => {
-                write!(f, "  in use: {bytes} bytes at {position} are being written")
+                write!(f, "  in use: {} at {position}, still being written", counted(*bytes, "byte"))
             }
             Self::Damage { position, bytes, reason, resumes_at } => {
-                write!(f, "  DAMAGE: {bytes} bytes at {position}: {reason}; ")?;
+                write!(f, "  DAMAGE: {} at {position}: {reason}; ", counted(*bytes, "byte"))?;
                 match resumes_at {
                     Some(offset) => write!(f, "the log goes on at offset {offset}"),
                     None => f.write_str("no good batch follows in this segment"),

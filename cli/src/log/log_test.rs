@@ -136,7 +136,7 @@ fn a_data_directory_may_be_called_like_a_partition() {
     }
     let (verdict, lines) = run(&["compare"], &[&one, &other]);
     assert_eq!(verdict, Verdict::Good);
-    assert!(lines[0].starts_with("sample-0: identical; 2 batches"), "{lines:?}");
+    assert!(lines[0].starts_with("sample-0: identical; the same: 2 batches, "), "{lines:?}");
 }
 
 #[test]
@@ -310,6 +310,15 @@ fn a_directory_that_holds_no_log_is_an_error() {
 }
 
 #[test]
+fn one_thing_is_counted_in_the_singular() {
+    let sample = Sample::new();
+    fs::remove_file(sample.path(LAST_LOG)).unwrap();
+    sample.write(FIRST_LOG, &batch(0, 0, 4));
+    let (_, lines) = run(&["verify"], &[&sample.partition()]);
+    assert!(lines.last().unwrap().contains("; 1 segment, 1 batch, "), "{lines:?}");
+}
+
+#[test]
 fn other_segments_and_a_later_start_do_not_make_logs_different() {
     let (one, other) = (Sample::new(), Sample::new());
     for file in [FIRST_LOG, LAST_LOG] {
@@ -318,7 +327,7 @@ fn other_segments_and_a_later_start_do_not_make_logs_different() {
     other.write("00000000000000000002.log", &[batch(2, 0, 2), batch(4, 0, 3), batch(7, 3, 3)].concat());
     let (verdict, lines) = run(&["compare"], &[&one.partition(), &other.partition()]);
     assert_eq!(verdict, Verdict::Good, "{lines:?}");
-    assert!(lines[0].starts_with("sample-0: identical; 3 batches"), "{lines:?}");
+    assert!(lines[0].starts_with("sample-0: identical; the same: 3 batches, "), "{lines:?}");
     let (verdict, _) = run(&["compare"], &[one.root.path(), other.root.path()]);
     assert_eq!(verdict, Verdict::Good, "as data directories");
 }

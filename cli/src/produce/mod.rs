@@ -19,6 +19,7 @@ use highwater_types::{PartitionIndex, TopicName, TopicRecord, TraceContext};
 
 use crate::connection::{ASK_TIMEOUT, ConnectionArgs, STREAM_TIMEOUT};
 use crate::figures::{count, counted, per_second, rate, size, time};
+use crate::interruption::{Interruption, interruption};
 use crate::lines::{Content, Line, Source};
 use crate::load::{Account, Failures, Loader};
 use crate::outcome::{CommandError, Verdict};
@@ -121,9 +122,10 @@ pub(crate) async fn run(args: &ProduceArgs, out: &mut dyn Write) -> Result<Verdi
     let client = args.connection.client(STREAM_TIMEOUT)?;
     let loader = start(client, config, &topic)?;
     let bar = progress::Bar::start(&source, loader.progress());
+    let interrupted = interruption()?;
     let begun = Instant::now();
     let progress = loader.progress();
-    let (account, end) = send_all(args, source, longest, loader).await;
+    let (account, end) = send_all(args, source, longest, loader, interrupted).await;
     let took = begun.elapsed();
     bar.finish();
     writeln!(out, "{}", summary(args.acks, progress.records(), progress.bytes(), took, &account))?;
@@ -136,6 +138,7 @@ pub(crate) async fn run(args: &ProduceArgs, out: &mut dyn Write) -> Result<Verdi
     let _ = tell(&account.failures, end.as_ref(), &mut io::stderr().lock());
     match end {
         Some(End::Unreadable(error)) => Err(error),
+        Some(End::Interrupted(by)) => Err(CommandError::Interrupted(by)),
         Some(End::Stopped { .. }) => Ok(Verdict::Wrong),
         None => Ok(if complete { Verdict::Good } else { Verdict::Wrong }),
     }
@@ -205,6 +208,8 @@ enum End {
     Unreadable(CommandError),
     /// Sending was given up; this line and those after it were not sent.
     Stopped { line: u64 },
+    /// A signal asked for the end.
+    Interrupted(Interruption),
 }
 
 async fn send_all(
@@ -212,28 +217,35 @@ async fn send_all(
     source: Source,
     longest: usize,
     mut loader: Loader,
+    interrupted: impl Future<Output = Interruption>,
 ) -> (Account, Option<End>) {
+    let sending = async move {
+        let end = send_lines(args, source, longest, &mut loader).await;
+        (loader.finish().await, end)
+    };
+    tokio::select! {
+        done = sending => done,
+        by = interrupted => (Account::empty(), Some(End::Interrupted(by))),
+    }
+}
+
+async fn send_lines(args: &ProduceArgs, source: Source, longest: usize, loader: &mut Loader) -> Option<End> {
     let what =
         args.file.as_ref().map_or_else(|| "standard input".to_owned(), |file| file.display().to_string());
     let mut lines = source.read(longest);
-    let mut end = None;
-    'read: while let Some(read) = lines.recv().await {
+    while let Some(read) = lines.recv().await {
         let lines = match read {
             Ok(lines) => lines,
-            Err(source) => {
-                end = Some(End::Unreadable(CommandError::Read { what, source }));
-                break;
-            }
+            Err(source) => return Some(End::Unreadable(CommandError::Read { what, source })),
         };
         for line in lines {
             if loader.must_stop() {
-                end = Some(End::Stopped { line: line.number });
-                break 'read;
+                return Some(End::Stopped { line: line.number });
             }
-            send(args, longest, line, &mut loader).await;
+            send(args, longest, line, loader).await;
         }
     }
-    (loader.finish().await, end)
+    None
 }
 
 async fn send(args: &ProduceArgs, longest: usize, line: Line, loader: &mut Loader) {
@@ -305,10 +317,15 @@ fn tell(failures: &Failures, end: Option<&End>, err: &mut dyn Write) -> io::Resu
     if more > 0 {
         writeln!(err, "highwater: {} more are not acknowledged", counted(more, "line"))?;
     }
-    if let Some(End::Stopped { line }) = end {
-        writeln!(err, "highwater: stopped: line {line} and those after it were not sent")?;
+    match end {
+        Some(End::Stopped { line }) => {
+            writeln!(err, "highwater: stopped: line {line} and those after it were not sent")
+        }
+        Some(End::Interrupted(_)) => {
+            writeln!(err, "highwater: what is not acknowledged may be in the topic all the same")
+        }
+        Some(End::Unreadable(_)) | None => Ok(()),
     }
-    Ok(())
 }
 
 #[cfg(test)]

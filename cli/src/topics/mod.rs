@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use self::view::{TopicDetail, TopicSummary, print_detail, print_list};
 use crate::connection::{ASK_TIMEOUT, ConnectionArgs};
-use crate::figures::{count, counted};
+use crate::figures::counted;
 use crate::outcome::CommandError;
 use crate::output::{OutputArgs, OutputFormat, json_line};
 
@@ -195,12 +195,12 @@ async fn adopt(args: &AdoptArgs, out: &mut dyn Write) -> Result<(), CommandError
         .map_err(|e| CommandError::cluster(format!("adopt {} as topic {}", args.directory, args.name), e))?;
     confirm("adopted", &adopted, args.output, out)?;
     for made in partitions.iter().filter(|made| made.torn_bytes > 0) {
-        let (partition, torn, end) = (made.partition, count(made.torn_bytes), made.log_end);
+        let (partition, torn, end) = (made.partition, counted(made.torn_bytes, "byte"), made.log_end);
         // On standard error, whatever the output: it is no row, and not to be missed.
         // That nobody listens there is no failure.
         _ = writeln!(
             io::stderr(),
-            "partition {partition}: left {torn} bytes out at the end, a torn tail; the log ends at {end}"
+            "partition {partition}: left {torn} out at the end, a torn tail; the log ends at {end}"
         );
     }
     Ok(())

@@ -20,9 +20,11 @@ use highwater_wire::read_records::{
     ReadRecordsRequest, ReadRecordsResponse, decode_response, encode_request,
 };
 use highwater_wire::{DecodeError, encode_topic_ref};
+use tokio::task::JoinSet;
 
 use crate::client::{Client, Repeat};
-use crate::describe::{Fetchers, ReplicationView, fetchers, leaderless_rows, replica_rows};
+use crate::describe::{Fetchers, ReplicationView, fetchers, replica_rows};
+use crate::leaderless::{failing_rows, hear_agents, leaderless_rows};
 use crate::route::{TryError, bad_answer, no_answer};
 use crate::{ClientError, consumer};
 
@@ -189,7 +191,9 @@ impl Client {
         .await
     }
 
-    /// How far every follower of `topics` (empty: of all) is, from every node that leads.
+    /// How far every follower of `topics` (empty: of all) is, from every node that leads; where none does, what the followers'
+    /// agents know. An agent that does not answer adds nothing. Where no node knows the cluster, those of the bootstrap nodes that
+    /// are agents tell of their failures.
     ///
     /// # Errors
     /// As [`Client::describe_cluster`].
@@ -197,7 +201,10 @@ impl Client {
         let selector =
             |name: &TopicName| v1::TopicSelector { topic: name.to_string(), topic_id: String::new() };
         let request = v1::DescribeReplicationRequest { topics: topics.iter().map(selector).collect() };
-        let cluster = self.describe_cluster().await?;
+        let cluster = match self.describe_cluster().await {
+            Ok(cluster) => cluster,
+            Err(error) => return self.told_by_bootstrap_agents(topics, error).await,
+        };
         let (mut rows, mut led, mut unreachable) = (Vec::new(), BTreeSet::new(), BTreeMap::new());
         for (node, endpoint) in programs(&cluster, Program::LeaderSvc) {
             match self.ask_replication(&endpoint, request.clone()).await {
@@ -211,8 +218,40 @@ impl Client {
             }
         }
         rows.sort_by(|a, b| (&a.topic, a.partition, a.replica).cmp(&(&b.topic, b.partition, b.replica)));
-        let leaderless = leaderless_rows(&cluster, topics, &led, &unreachable);
-        Ok(ReplicationView { rows, leaderless, unreachable })
+        let mut leaderless = leaderless_rows(&cluster, topics, &led, &unreachable);
+        let silent: BTreeSet<_> = leaderless.iter().map(|row| row.replica).collect();
+        let mut agents = programs(&cluster, Program::FollowerAgent);
+        agents.retain(|(node, _)| silent.contains(&node.get()));
+        let told = self.ask_agents(agents.into_iter().map(|(_, agent)| agent)).await;
+        let agents =
+            told.into_iter().filter_map(|answer| Some((NodeId::new(answer.node_id?)?, fetchers(answer))));
+        let agents = agents.collect();
+        hear_agents(&mut leaderless, &agents);
+        Ok(ReplicationView { rows, leaderless, unreachable, cluster_unknown: None })
+    }
+
+    /// Where nobody can say which nodes there are: what those of the bootstrap nodes that are agents say of their failures.
+    async fn told_by_bootstrap_agents(
+        &self,
+        topics: &[TopicName],
+        error: ClientError,
+    ) -> Result<ReplicationView, ClientError> {
+        let told = self.ask_agents(self.config().bootstrap.iter().cloned()).await;
+        let leaderless: Vec<_> = told.into_iter().flat_map(|answer| failing_rows(answer, topics)).collect();
+        if leaderless.is_empty() {
+            return Err(error);
+        }
+        Ok(ReplicationView { leaderless, cluster_unknown: Some(error), ..ReplicationView::default() })
+    }
+
+    /// What these agents follow, as they say it, asked at the same time; who does not answer says nothing.
+    async fn ask_agents(&self, agents: impl Iterator<Item = Endpoint>) -> Vec<v1::DescribeFetchersResponse> {
+        let mut asked = JoinSet::new();
+        for agent in agents {
+            let client = self.clone();
+            asked.spawn(async move { client.ask_fetchers(&agent).await });
+        }
+        asked.join_all().await.into_iter().flatten().collect()
     }
 
     /// What one leader-svc leads, as it says it.

@@ -15,6 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use highwater_proto::v1::log_service_client::LogServiceClient;
 use highwater_records::{Record, batches, records};
+use highwater_types::units::counted;
 use highwater_types::{
     ErrorCode, Offset, PartitionIndex, TopicId, TopicName, TopicPartition, TopicProperties, WallTime,
 };
@@ -130,7 +131,8 @@ impl Consumer {
         let chosen: Vec<_> = if partitions.is_empty() { all.collect() } else { partitions.to_vec() };
         if let Some(wrong) = chosen.iter().find(|partition| partition.get() >= count) {
             return Err(ClientError::Usage(format!(
-                "topic {topic} has {count} partitions, {wrong} was asked for"
+                "topic {topic} has {}, {wrong} was asked for",
+                counted(u64::from(count.unsigned_abs()), "partition")
             )));
         }
         let partitions: Vec<_> =

@@ -1,13 +1,13 @@
 //! The views of replication as plain values, ready to be shown or serialised.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use highwater_proto::v1;
-use highwater_types::{NodeId, PartitionRecord, Program, TopicName};
-use highwater_wire::cluster::{DescribedCluster, DescribedTopic};
+use highwater_types::NodeId;
 use serde::Serialize;
 
 use crate::ClientError;
+pub use crate::leaderless::LeaderlessRow;
 
 /// How far one follower of one partition is, as its leader knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -50,30 +50,6 @@ pub struct ReplicaRow {
     pub cause: String,
 }
 
-/// A replica of a partition that nobody leads: how far it is, no leader can tell.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct LeaderlessRow {
-    /// The topic's name.
-    pub topic: String,
-    /// The topic's id.
-    pub topic_id: String,
-    /// The partition.
-    pub partition: i32,
-    /// The recorded leader's node; absent when there is none.
-    pub leader: Option<i32>,
-    /// What hinders the leader: `none` (none is recorded), `dead` (its leader-svc shows no sign of life), `unreachable` (it
-    /// lives, but did not answer), `not-leading` (it answered, but does not lead; it may be opening the log).
-    pub leader_state: &'static str,
-    /// The recorded leader epoch.
-    pub leader_epoch: Option<i32>,
-    /// The replica's node; the leader itself only where there is no other.
-    pub replica: i32,
-    /// Whether it is in the recorded in-sync set.
-    pub in_sync: bool,
-    /// Why its lag is not known: `leader-unknown`.
-    pub cause: &'static str,
-}
-
 /// How far every follower is, as far as it can be known.
 #[derive(Debug, Default)]
 pub struct ReplicationView {
@@ -83,49 +59,8 @@ pub struct ReplicationView {
     pub leaderless: Vec<LeaderlessRow>,
     /// The nodes that could not be asked, with why.
     pub unreachable: BTreeMap<NodeId, ClientError>,
-}
-
-/// The partitions of `topics` (empty: all) that are not in `led`, a row for each replica.
-pub(crate) fn leaderless_rows(
-    cluster: &DescribedCluster,
-    topics: &[TopicName],
-    led: &BTreeSet<(String, i32)>,
-    unreachable: &BTreeMap<NodeId, ClientError>,
-) -> Vec<LeaderlessRow> {
-    let wanted = |topic: &&DescribedTopic| {
-        !topic.record.deleted && (topics.is_empty() || topics.contains(&topic.record.name))
-    };
-    let mut rows = Vec::new();
-    for topic in cluster.topics.iter().filter(wanted) {
-        let topic_id = topic.record.id.to_string();
-        for PartitionRecord { partition, leader, leader_epoch, isr, replicas, .. } in
-            topic.partitions.iter().map(|partition| &partition.record)
-        {
-            if led.contains(&(topic_id.clone(), partition.get())) {
-                continue;
-            }
-            let leader_state = match leader {
-                None => "none",
-                Some(node) if !cluster.live.contains(&(*node, Program::LeaderSvc)) => "dead",
-                Some(node) if unreachable.contains_key(node) => "unreachable",
-                Some(_) => "not-leading",
-            };
-            let others = replicas.iter().filter(|node| replicas.len() == 1 || Some(**node) != *leader);
-            rows.extend(others.map(|replica| LeaderlessRow {
-                topic: topic.record.name.to_string(),
-                topic_id: topic_id.clone(),
-                partition: partition.get(),
-                leader: leader.map(NodeId::get),
-                leader_state,
-                leader_epoch: leader_epoch.map(|epoch| epoch.get()),
-                replica: replica.get(),
-                in_sync: isr.iter().any(|member| member.node == *replica),
-                cause: "leader-unknown",
-            }));
-        }
-    }
-    rows.sort_by(|a, b| (&a.topic, a.partition, a.replica).cmp(&(&b.topic, b.partition, b.replica)));
-    rows
+    /// Why nobody could say which nodes there are: `leaderless` then holds what the bootstrap agents say of their failures.
+    pub cluster_unknown: Option<ClientError>,
 }
 
 /// A fetch loop of an agent.
@@ -197,6 +132,18 @@ pub struct Fetchers {
     pub fetchers: Vec<FetcherRow>,
     /// Followed partitions that no loop has.
     pub unassigned: Vec<FollowedRow>,
+}
+
+impl Fetchers {
+    /// Every followed partition, with the failure that it or its loop waits after.
+    pub(crate) fn told(&self) -> impl Iterator<Item = (&FollowedRow, Option<&str>)> {
+        let fetched =
+            self.fetchers.iter().flat_map(|of| of.partitions.iter().map(|row| (row, of.last_error.as_str())));
+        let others = self.unassigned.iter().map(|row| (row, ""));
+        fetched.chain(others).map(|(row, last_error)| {
+            (row, [row.reason.as_str(), last_error].into_iter().find(|error| !error.is_empty()))
+        })
+    }
 }
 
 pub(crate) fn replica_rows(answer: v1::DescribeReplicationResponse) -> Vec<ReplicaRow> {
@@ -280,82 +227,7 @@ fn name(on_wire: &str, prefix: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use highwater_types::{Incarnation, IsrMember, PartitionIndex, TopicId, TopicIdPartition, TopicRecord};
-    use highwater_wire::cluster::DescribedPartition;
-
     use super::*;
-
-    fn n(raw: i32) -> NodeId {
-        NodeId::new(raw).unwrap()
-    }
-
-    /// A topic of one partition for each given leader, with these replicas.
-    fn topic(leaders: &[Option<i32>], replicas: &[i32]) -> DescribedTopic {
-        let record = TopicRecord {
-            id: TopicId::random(),
-            name: "orders".parse().unwrap(),
-            partitions: i32::try_from(leaders.len()).unwrap(),
-            properties: highwater_types::TopicProperties::default(),
-            deleted: false,
-        };
-        let partition = |(index, leader): (i32, &Option<i32>)| {
-            let id = TopicIdPartition::new(record.id, PartitionIndex::new(index).unwrap());
-            let mut record = PartitionRecord::new(id, replicas.iter().map(|raw| n(*raw)).collect());
-            record.leader = leader.map(n);
-            record.isr = vec![IsrMember { node: n(2), incarnation: Incarnation::new(1).unwrap() }];
-            DescribedPartition { record, leader_endpoint: None }
-        };
-        let partitions = (0..).zip(leaders).map(partition).collect();
-        DescribedTopic { record, partitions }
-    }
-
-    fn cluster(topic: DescribedTopic, live: &[i32]) -> DescribedCluster {
-        DescribedCluster {
-            cluster_id: None,
-            version: 1,
-            node: n(1),
-            program: Program::LeaderSvc,
-            unchanged: false,
-            nodes: Vec::new(),
-            live: live.iter().map(|raw| (n(*raw), Program::LeaderSvc)).collect(),
-            topics: vec![topic],
-            throttles_left: BTreeMap::new(),
-        }
-    }
-
-    #[test]
-    fn a_partition_that_nobody_leads_is_listed_with_what_hinders_its_leader() {
-        let topic = topic(&[Some(1), Some(1), Some(4), Some(5), None], &[1, 2]);
-        let led = BTreeSet::from([(topic.record.id.to_string(), 0)]);
-        let cluster = cluster(topic, &[1, 4]);
-        let unreachable = BTreeMap::from([(n(4), ClientError::Closed)]);
-        let rows = leaderless_rows(&cluster, &[], &led, &unreachable);
-        let shown: Vec<_> = rows
-            .iter()
-            .map(|r| (r.partition, r.leader, r.leader_state, r.replica, r.in_sync))
-            .filter(|(.., replica, _)| *replica == 2)
-            .collect();
-        assert_eq!(
-            shown,
-            [
-                (1, Some(1), "not-leading", 2, true),
-                (2, Some(4), "unreachable", 2, true),
-                (3, Some(5), "dead", 2, true),
-                (4, None, "none", 2, true)
-            ]
-        );
-        assert!(rows.iter().all(|row| row.cause == "leader-unknown"));
-        let others: Vec<TopicName> = vec!["others".parse().unwrap()];
-        assert_eq!(leaderless_rows(&cluster, &others, &led, &unreachable), []);
-    }
-
-    #[test]
-    fn the_only_replica_is_listed_although_it_is_the_leader() {
-        let cluster = cluster(topic(&[Some(1)], &[1]), &[]);
-        let rows = leaderless_rows(&cluster, &[], &BTreeSet::new(), &BTreeMap::new());
-        let shown: Vec<_> = rows.iter().map(|r| (r.leader, r.replica, r.in_sync)).collect();
-        assert_eq!(shown, [(Some(1), 1, false)]);
-    }
 
     #[test]
     fn a_row_per_follower_with_readable_states() {

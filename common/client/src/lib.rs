@@ -20,6 +20,7 @@ pub mod describe;
 mod elect;
 mod error;
 pub mod leader_view;
+mod leaderless;
 mod losses;
 mod metadata;
 mod partitioner;

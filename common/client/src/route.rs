@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use highwater_proto::v1;
 use highwater_proto::v1::cluster_service_client::ClusterServiceClient;
+use highwater_types::units::counted;
 use highwater_types::{ErrorCode, ReplicationError, Retry, TopicName, TopicPartition};
 use highwater_wire::cluster::{DescribedTopic, decode_topic};
 use highwater_wire::error::decode_error;
@@ -171,8 +172,8 @@ impl Client {
     async fn find_leader(&self, partition: &TopicPartition) -> Result<Option<Leader>, ClientError> {
         let topic = self.topic(&partition.topic).await?;
         if find(&topic, partition.partition).is_none() {
-            let count = topic.record.partitions;
-            return Err(ClientError::Usage(format!("{partition}: the topic has {count} partitions")));
+            let have = counted(u64::from(topic.record.partitions.unsigned_abs()), "partition");
+            return Err(ClientError::Usage(format!("{partition}: the topic has {have}")));
         }
         Ok(self.metadata().leader(partition))
     }

@@ -22,13 +22,13 @@ pub enum LagCause {
     BackOff,
     /// It finds out where its log differs, and cuts.
     Truncating,
-    /// It has not fetched in this leadership, or not for long.
+    /// It has not fetched in this leadership, or owed a fetch and sent none for long.
     NotFetching,
     /// A quota holds it back.
     Throttled,
     /// The leader takes long to answer what it has.
     LeaderSlow,
-    /// Answers take long to arrive.
+    /// Answers take long to arrive, or none comes.
     Network,
     /// Its disk failed or lost records, or it takes long to append or to flush.
     FollowerDisk,
@@ -121,11 +121,13 @@ pub struct LagFacts {
     pub paused: bool,
     /// Its disk failed or lost records, and it waits for that to end.
     pub disk_failed: bool,
+    /// The last call of its leader had no answer, and none has had one since.
+    pub unanswered: bool,
     /// It waits after an error, or its last fetch was refused.
     pub backing_off: bool,
     /// It finds out where its log differs, or cuts.
     pub truncating: bool,
-    /// It has not fetched, or not for long.
+    /// It has not fetched, or owed a fetch and sent none for long.
     pub silent: bool,
     /// A quota holds it back.
     pub throttled: bool,
@@ -147,6 +149,8 @@ impl LagFacts {
             LagCause::Paused
         } else if self.disk_failed {
             LagCause::FollowerDisk
+        } else if self.unanswered {
+            LagCause::Network
         } else if self.backing_off {
             LagCause::BackOff
         } else if self.truncating {

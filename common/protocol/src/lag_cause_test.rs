@@ -7,6 +7,7 @@ const LAGS: LagFacts = LagFacts {
     leader_unknown: false,
     paused: false,
     disk_failed: false,
+    unanswered: false,
     backing_off: false,
     truncating: false,
     silent: false,
@@ -48,6 +49,15 @@ fn a_paused_replica_is_paused() {
 fn a_wait_after_an_error_is_a_back_off() {
     assert_eq!(LagFacts { backing_off: true, silent: true, ..LAGS }.cause(), LagCause::BackOff);
     assert_eq!(LagFacts { lag_records: None, backing_off: true, ..LAGS }.cause(), LagCause::BackOff);
+}
+
+#[test]
+fn a_leader_that_does_not_answer_is_behind_the_network_also_while_the_follower_waits() {
+    let facts = LagFacts { unanswered: true, backing_off: true, ..LAGS };
+    assert_eq!(facts.cause(), LagCause::Network);
+    assert_eq!(LagFacts { lag_records: None, ..facts }.cause(), LagCause::Network);
+    assert_eq!(LagFacts { leader_unknown: true, ..facts }.cause(), LagCause::LeaderUnknown);
+    assert_eq!(LagFacts { disk_failed: true, ..facts }.cause(), LagCause::FollowerDisk);
 }
 
 #[test]

@@ -65,6 +65,9 @@ pub trait HostedReplica: Send + Sync + fmt::Debug + 'static {
     /// When the record at `offset` was appended here; `None` when unknown or not the leader.
     fn appended_at(&self, offset: Offset) -> Option<MonotonicTime>;
 
+    /// A follower's fetch is parked, until `deadline` at the latest: for the description of the follower.
+    fn on_parked(&self, _follower: NodeId, _deadline: MonotonicTime) {}
+
     /// Records are read for a follower from now on, until [`Self::on_answered`]: that time is not its lag.
     fn on_reading(&self, _follower: NodeId, _now: MonotonicTime) {}
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use highwater_coordination::ClusterView;
 use highwater_protocol::fetch::TopicRef;
+use highwater_types::units::counted;
 use highwater_types::{
     ErrorCode, LeaderEpoch, LeaderHint, NodeId, PartitionIndex, PartitionRecord, Program, ReplicationError,
     TopicId, TopicIdPartition, TopicRecord,
@@ -189,9 +190,10 @@ pub fn resolve_partition<'a>(
     partition: PartitionIndex,
 ) -> Result<&'a Arc<PartitionRecord>, ReplicationError> {
     view.partition(TopicIdPartition::new(topic.id, partition)).ok_or_else(|| {
+        let have = counted(u64::from(topic.partitions.unsigned_abs()), "partition");
         ReplicationError::new(
             ErrorCode::UnknownTopicOrPartition,
-            format!("topic '{}' has {} partitions; there is no {partition}", topic.name, topic.partitions),
+            format!("topic '{}' has {have}; there is no {partition}", topic.name),
         )
     })
 }

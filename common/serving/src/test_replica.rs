@@ -51,6 +51,8 @@ pub(crate) struct TestReplica {
     pub(crate) arrivals: AtomicUsize,
     pub(crate) probes: AtomicUsize,
     pub(crate) reads: AtomicUsize,
+    /// Whose fetches were parked, and until when.
+    pub(crate) parked: Mutex<Vec<(NodeId, MonotonicTime)>>,
 }
 
 /// Offsets in a batch.
@@ -77,6 +79,7 @@ impl TestReplica {
             arrivals: zero(),
             probes: zero(),
             reads: zero(),
+            parked: Mutex::default(),
         })
     }
 
@@ -191,6 +194,10 @@ impl HostedReplica for TestReplica {
 
     fn is_in_sync(&self, follower: NodeId, _: &FetchPartition) -> bool {
         self.state.lock().in_sync.contains(&follower)
+    }
+
+    fn on_parked(&self, follower: NodeId, deadline: MonotonicTime) {
+        self.parked.lock().push((follower, deadline));
     }
 
     fn appended_at(&self, offset: Offset) -> Option<MonotonicTime> {

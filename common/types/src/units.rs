@@ -1,4 +1,4 @@
-//! Sizes and times with units. MB is 10⁶ bytes, MiB is 2²⁰ bytes; a number alone is bytes, or milliseconds.
+//! Sizes and times with units, and numbers of things. MB is 10⁶ bytes, MiB is 2²⁰ bytes; a number alone is bytes, or milliseconds.
 
 use std::time::Duration;
 
@@ -49,6 +49,31 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     })
 }
 
+/// `12,345,678`.
+#[must_use]
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `1 record`, `2,000 records`, `2 batches`.
+#[must_use]
+pub fn counted(number: u64, noun: &str) -> String {
+    let plural = match number {
+        1 => "",
+        _ if noun.ends_with("ch") => "es",
+        _ => "s",
+    };
+    format!("{} {noun}{plural}", count(number))
+}
+
 fn parse(text: &str, units: &[(&str, u64)], plain: u64) -> Option<u64> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -65,6 +90,18 @@ fn clip(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_grouped_by_thousands_and_one_thing_is_singular() {
+        let shown: Vec<_> = [0, 12, 999, 1000, 1_234_567].into_iter().map(count).collect();
+        assert_eq!(shown, ["0", "12", "999", "1,000", "1,234,567"]);
+        let shown: Vec<_> = [0, 1, 2000].into_iter().map(|number| counted(number, "record")).collect();
+        assert_eq!(shown, ["0 records", "1 record", "2,000 records"]);
+        assert_eq!(
+            (counted(1, "batch"), counted(2, "batch")),
+            ("1 batch".to_owned(), "2 batches".to_owned())
+        );
+    }
 
     #[test]
     fn sizes_and_times_are_read_with_and_without_units() {

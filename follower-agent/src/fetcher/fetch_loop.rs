@@ -381,7 +381,7 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
         let wait = failure.retry_after.map_or(delay, |asked| asked.saturating_add(delay / 2).max(delay));
         let resumes_at = self.clock.now().after(wait);
         self.resumes_at = Some(resumes_at);
-        if self.status.failed(&failure.message, resumes_at) {
+        if self.status.failed(failure, resumes_at) {
             tracing::warn!(
                 leader = %self.key.leader, endpoint = %self.key.endpoint, fetcher = self.key.fetcher, error = %failure,
                 "a fetch failed; its partitions wait"

@@ -7,6 +7,7 @@ use highwater_types::{LeaderEpoch, Offset};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, timeout};
 
+use super::super::status::Trouble;
 use super::super::test_support::*;
 use super::*;
 
@@ -238,12 +239,13 @@ async fn a_failed_call_delays_every_partition_longer_each_time_and_replaces_the_
             "{waited:?} of {ceiling:?}"
         );
         assert_eq!(asked.indexes(), [0, 1], "all come back together");
-        assert_eq!(rig.status.report(key()).trouble.failures, failures);
+        let trouble = rig.status.report(key()).trouble;
+        assert_eq!((trouble.failures, trouble.is_unanswered()), (failures, true), "also while it asks again");
         assert_eq!(u32::try_from(rig.reconnects()), Ok(failures), "each time a fresh connection");
     }
     asked.answer(|_| nothing(0));
     asked = rig.next().await;
-    assert_eq!(rig.status.report(key()).trouble.failures, 0, "an answer ends the row");
+    assert_eq!(rig.status.report(key()).trouble, Trouble::default(), "an answer ends the row");
     asked.fail(refused());
     let failed = Instant::now();
     rig.next().await;
@@ -279,6 +281,8 @@ async fn a_leader_that_sheds_load_is_not_asked_before_the_time_it_names_and_keep
     let failed = Instant::now();
     rig.next().await;
     assert!(failed.elapsed() >= asked_for, "{:?}", failed.elapsed());
+    let trouble = rig.status.report(key()).trouble;
+    assert_eq!((trouble.failures, trouble.is_unanswered()), (1, false), "a refusal is an answer");
     assert_eq!(rig.reconnects(), 0);
 }
 

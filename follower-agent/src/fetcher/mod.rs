@@ -29,7 +29,7 @@ pub(crate) use mail::ReadySet;
 pub(crate) use manager::FetcherManager;
 pub(crate) use mapping::LoopKey;
 pub(crate) use observe::Carried;
-pub(crate) use status::LoopReport;
+pub(crate) use status::{LoopReport, Trouble};
 
 /// What a loop needs of a partition. No method waits for a disk.
 pub(crate) trait Followed: fmt::Debug + Send + Sync + 'static {

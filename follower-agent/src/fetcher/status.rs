@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use highwater_types::MonotonicTime;
+use highwater_wire::{Failure, Reached};
 use parking_lot::Mutex;
 
 use super::LoopKey;
@@ -22,6 +23,8 @@ pub(crate) struct Trouble {
     pub(crate) failures: u32,
     /// Why the last one failed; empty after a success.
     pub(crate) last_error: String,
+    /// How far the last one came; `None` after a success.
+    pub(crate) reached: Option<Reached>,
     /// When the loop calls again, while it waits.
     pub(crate) resumes_at: Option<MonotonicTime>,
 }
@@ -37,6 +40,18 @@ pub(crate) struct LoopReport {
     pub(crate) bytes: u64,
     /// What is wrong now.
     pub(crate) trouble: Trouble,
+}
+
+impl Trouble {
+    /// When the loop calls again and why it waits, while it does.
+    pub(crate) fn waits(&self, now: MonotonicTime) -> Option<(MonotonicTime, &str)> {
+        Some((self.resumes_at.filter(|at| *at > now)?, self.last_error.as_str()))
+    }
+
+    /// The last call had no answer, and none has had one since.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        self.reached.is_some_and(|reached| reached != Reached::Program)
+    }
 }
 
 impl LoopStatus {
@@ -59,11 +74,12 @@ impl LoopStatus {
     }
 
     /// A call failed. Answers whether this is news: the first failure in a row, or another one than the last.
-    pub(crate) fn failed(&self, error: &str, resumes_at: MonotonicTime) -> bool {
+    pub(crate) fn failed(&self, failure: &Failure, resumes_at: MonotonicTime) -> bool {
         let mut trouble = self.trouble.lock();
-        let is_news = trouble.failures == 0 || trouble.last_error != error;
+        let is_news = trouble.failures == 0 || trouble.last_error != failure.message;
         trouble.failures = trouble.failures.saturating_add(1);
-        error.clone_into(&mut trouble.last_error);
+        failure.message.clone_into(&mut trouble.last_error);
+        trouble.reached = Some(failure.reached);
         trouble.resumes_at = Some(resumes_at);
         is_news
     }

@@ -48,7 +48,9 @@ fn living(
 ) -> Result<(Vec<Candidate>, Vec<Candidate>), ReplicationError> {
     if factor > registered.len() {
         let have = registered.len();
-        return Err(invalid(format!("replication_factor {factor}: only {have} nodes are registered")));
+        return Err(invalid(format!(
+            "replication_factor {factor} is above the number of registered nodes, {have}"
+        )));
     }
     let (live, silent): (Vec<Candidate>, Vec<Candidate>) =
         registered.iter().partition(|c| c.can_lead || c.can_follow);
@@ -57,7 +59,9 @@ fn living(
         let (have, silent) = (live.len(), silent.join(", "));
         return Err(ReplicationError::new(
             ErrorCode::CoordinationUnavailable,
-            format!("replication_factor {factor}: {have} nodes are live; not seen alive: node {silent}"),
+            format!(
+                "replication_factor {factor} is above the number of live nodes, {have}; not seen alive: node {silent}"
+            ),
         ));
     }
     let (leading, following): (Vec<_>, Vec<_>) = live.into_iter().partition(|c| c.can_lead);
@@ -137,10 +141,10 @@ mod tests {
         };
         let (code, message) = refusal(5, &some);
         assert_eq!(code, ErrorCode::InvalidRequest);
-        assert!(message.contains("only 4 nodes are registered"), "{message}");
+        assert!(message.contains("registered nodes, 4"), "{message}");
         let (code, message) = refusal(3, &some);
         assert_eq!(code, ErrorCode::CoordinationUnavailable);
-        assert!(message.contains("2 nodes are live; not seen alive: node 3, 4"), "{message}");
+        assert!(message.contains("live nodes, 2; not seen alive: node 3, 4"), "{message}");
         assert_eq!(refusal(1, &registered(&[(2, false, true)])).0, ErrorCode::CoordinationUnavailable);
     }
 }

@@ -354,6 +354,10 @@ impl HostedReplica for LedPartition {
         self.replica.appended_at(offset)
     }
 
+    fn on_parked(&self, follower: NodeId, deadline: MonotonicTime) {
+        self.replica.on_follower_parked(follower, deadline);
+    }
+
     fn on_reading(&self, follower: NodeId, now: MonotonicTime) {
         self.replica.on_follower_reads(follower, now);
     }

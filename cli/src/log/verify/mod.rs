@@ -20,6 +20,7 @@ use self::finding::{Finding, FindingKind, Severity};
 use self::reach::Reach;
 use super::partition::{PartitionDir, Selection, select};
 use super::{LogCommandError, OutputArgs, OutputFormat, Verdict, json_line};
+use crate::figures::counted;
 
 /// Checks directories and names what is wrong.
 #[derive(Args, Debug)]
@@ -42,7 +43,7 @@ struct Summary {
     first_offset: Option<i64>,
     /// The offset after the last good batch; absent without any.
     end_offset: Option<i64>,
-    problems: usize,
+    problems: u64,
 }
 
 /// A line of the JSON output.
@@ -64,7 +65,7 @@ pub(super) fn run(args: &VerifyArgs, out: &mut dyn Write) -> Result<Verdict, Log
         for partition in &selection.partitions {
             let mut findings = Vec::new();
             let mut summary = check_partition(partition, &mut findings)?;
-            summary.problems = findings.iter().filter(|f| f.severity == Severity::Problem).count();
+            summary.problems = findings.iter().filter(|f| f.severity == Severity::Problem).count() as u64;
             reporter.report(&findings)?;
             reporter.summarise(&summary)?;
         }
@@ -152,14 +153,17 @@ impl Reporter<'_> {
             return json_line(self.out, &Line::Summary(summary));
         }
         let Summary { directory, segments, batches, bytes, problems, .. } = summary;
-        let verdict = if *problems == 0 { "good".to_owned() } else { format!("{problems} problems") };
+        let verdict = if *problems == 0 { "good".to_owned() } else { counted(*problems, "problem") };
         let range = match (summary.first_offset, summary.end_offset) {
             (Some(first), Some(end)) => format!("offsets [{first}, {end})"),
             (None, _) | (_, None) => "no batches".to_owned(),
         };
         Ok(writeln!(
             self.out,
-            "{directory}: {verdict}; {segments} segments, {batches} batches, {bytes} bytes, {range}"
+            "{directory}: {verdict}; {}, {}, {}, {range}",
+            counted(*segments, "segment"),
+            counted(*batches, "batch"),
+            counted(*bytes, "byte"),
         )?)
     }
 }

@@ -21,6 +21,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use highwater_records::{Compression, Header};
+use highwater_types::units::counted;
 use highwater_types::{Offset, PartitionIndex, TopicName, TopicPartition, TraceContext, WallTime};
 use highwater_wire::produce::Acks;
 use rand::rngs::StdRng;
@@ -289,7 +290,8 @@ impl Producer {
         };
         let index = chosen.ok_or_else(|| {
             let asked = record.partition.map_or_else(|| "any".to_owned(), |p| p.to_string());
-            ClientError::Usage(format!("topic {topic} has {count} partitions, {asked} was asked for"))
+            let have = counted(u64::from(count.unsigned_abs()), "partition");
+            ClientError::Usage(format!("topic {topic} has {have}, {asked} was asked for"))
         })?;
         Ok(TopicPartition::new(topic.clone(), index))
     }

@@ -69,7 +69,7 @@ impl LeaderPartition {
             lag_records: progress.acknowledged().map(|offset| self.log_end.since(offset)),
             backing_off: progress.refusal().is_some(),
             truncating: progress.is_diverging(),
-            silent: !progress.is_fetching(now, self.config.replica_lag_time_max),
+            silent: progress.is_silent(now, self.config.replica_lag_time_max),
             throttled: progress.is_throttled(now),
             awaits_disk: may_read_no_more,
             delays: Some(progress.delays(now)),

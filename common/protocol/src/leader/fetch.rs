@@ -48,6 +48,13 @@ impl LeaderPartition {
         })
     }
 
+    /// A follower's fetch is parked, until `deadline` at the latest: for the description only.
+    pub fn on_follower_parked(&mut self, follower: NodeId, deadline: MonotonicTime) {
+        if let Some(progress) = self.followers.get_mut(&follower) {
+            progress.on_parked(deadline);
+        }
+    }
+
     /// A follower's fetch was answered: for the description only (S25).
     pub fn on_follower_answered(&mut self, follower: NodeId, answered: Answered, now: MonotonicTime) {
         if let Some(progress) = self.followers.get_mut(&follower) {

@@ -6,7 +6,7 @@ use super::super::leader_test_support::*;
 use super::super::*;
 use crate::fetch::{FetchPartition, ReadPlan};
 use crate::lag_cause::LagCause;
-use crate::test_values::{at, cache, epoch, incarnation, log, member, millis, node, offset, record};
+use crate::test_values::{at, cache, epoch, incarnation, log, member, millis, ms, node, offset, record};
 
 fn code(result: Result<ReadPlan, ReplicationError>) -> ErrorCode {
     result.unwrap_err().code
@@ -202,8 +202,79 @@ fn a_row_tells_lag_age_and_cause() {
     send(&mut leader, 2, &fetch_of(2, 110), 3000).unwrap();
     assert_eq!(leader.describe(millis(3000))[0].cause, LagCause::None);
     assert_eq!(leader.describe(millis(3000))[0].lag_time, Some(Duration::ZERO));
-    leader.on_append(offset(120), millis(3001));
-    assert_eq!(leader.describe(millis(33_001))[0].cause, LagCause::NotFetching);
+}
+
+/// The cause of node 2's lag.
+fn cause(leader: &LeaderPartition, at: u64) -> LagCause {
+    leader.describe(millis(at))[0].cause
+}
+
+/// Node 2 fetched the end at 1000, and then there was more.
+fn fetched_and_appended(config: LeaderConfig, request: &FetchPartition) -> LeaderPartition {
+    let mut leader = leader_with(config, &all());
+    send(&mut leader, 2, request, 1000).unwrap();
+    leader.on_append(offset(110), millis(1001));
+    leader
+}
+
+#[test]
+fn who_owes_a_fetch_and_sends_none_for_six_seconds_does_not_fetch() {
+    let leader = fetched_and_appended(config(), &fetch_of(2, 100));
+    assert_eq!((cause(&leader, 7000), cause(&leader, 7001)), (LagCause::CatchingUp, LagCause::NotFetching));
+
+    let short = LeaderConfig { replica_lag_time_max: ms(2000), ..config() };
+    let leader = fetched_and_appended(short, &fetch_of(2, 100));
+    assert_eq!((cause(&leader, 3000), cause(&leader, 3001)), (LagCause::CatchingUp, LagCause::NotFetching));
+}
+
+#[test]
+fn a_parked_fetch_is_no_silence_and_its_answer_ends_the_park() {
+    let mut leader = fetched_and_appended(config(), &fetch_of(2, 100));
+    leader.on_follower_parked(node(2), millis(16_000));
+    assert_eq!(cause(&leader, 15_999), LagCause::CatchingUp, "it may wait for more bytes than there are");
+    assert_eq!(
+        (cause(&leader, 22_000), cause(&leader, 22_001)),
+        (LagCause::CatchingUp, LagCause::NotFetching)
+    );
+    leader.on_follower_answered(node(2), Answered::default(), millis(2000));
+    assert_eq!((cause(&leader, 8000), cause(&leader, 8001)), (LagCause::CatchingUp, LagCause::NotFetching));
+}
+
+#[test]
+fn who_said_that_it_will_send_nothing_has_until_the_bound() {
+    let held_back = FetchPartition { throttled: true, ..fetch_of(2, 100) };
+    let leader = fetched_and_appended(config(), &held_back);
+    assert_eq!(
+        (cause(&leader, 31_000), cause(&leader, 31_001)),
+        (LagCause::Throttled, LagCause::NotFetching)
+    );
+
+    let appends = FetchPartition { paused: true, ..fetch_of(2, 100) };
+    let leader = fetched_and_appended(config(), &appends);
+    assert_eq!(
+        (cause(&leader, 31_000), cause(&leader, 31_001)),
+        (LagCause::FollowerDisk, LagCause::NotFetching)
+    );
+}
+
+#[test]
+fn this_leaders_own_throttle_and_its_read_are_not_the_followers_silence() {
+    let mut leader = fetched_and_appended(config(), &fetch_of(2, 100));
+    leader.on_follower_parked(node(2), millis(9000));
+    leader.on_follower_answered(node(2), Answered { throttled: true, ..Answered::default() }, millis(9000));
+    assert_eq!(cause(&leader, 10_000), LagCause::Throttled);
+    leader.on_follower_reads(node(2), millis(10_001));
+    assert_eq!(cause(&leader, 30_000), LagCause::CatchingUp, "the leader reads for it");
+}
+
+#[test]
+fn what_is_on_the_way_is_on_the_network_until_the_bound_unless_the_follower_is_dead() {
+    let mut leader = fetched_and_appended(config(), &fetch_of(2, 100));
+    let answered = Answered { end: Some(offset(105)), ..Answered::default() };
+    leader.on_follower_answered(node(2), answered, millis(1001));
+    assert_eq!((cause(&leader, 31_000), cause(&leader, 31_001)), (LagCause::Network, LagCause::NotFetching));
+    leader.on_follower_gone(node(2), millis(1100));
+    assert_eq!(cause(&leader, 1101), LagCause::NotFetching, "its port refuses");
 }
 
 #[test]

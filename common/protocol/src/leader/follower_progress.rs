@@ -58,6 +58,10 @@ pub struct Answered {
 /// the same throttle.
 const THROTTLED_FOR: Duration = Duration::from_secs(1);
 
+/// A follower that owes a fetch and sends none for longer than this does not fetch. One that is well fetches again at once,
+/// or after the longest wait between two tries, `replica.fetch.backoff.max.ms`: 5 s, unless it is set.
+const SILENT_AFTER: Duration = Duration::from_secs(6);
+
 /// What is known about a follower.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FollowerProgress {
@@ -69,6 +73,8 @@ pub(super) struct FollowerProgress {
     high_watermark: Option<Offset>,
     paused: bool,
     last_fetch: Option<MonotonicTime>,
+    /// Until when its last fetch is parked, at the latest.
+    parked_until: Option<MonotonicTime>,
     /// The last fetch that passed every check, its epoch among them.
     last_counted: Option<MonotonicTime>,
     last_caught_up: Option<MonotonicTime>,
@@ -248,6 +254,11 @@ impl FollowerProgress {
         debug_assert!(self.reading_since.is_none(), "nobody reads for the dead");
     }
 
+    /// Its fetch is parked, until `deadline` at the latest: so long it owes no other. For the description only.
+    pub(super) fn on_parked(&mut self, deadline: MonotonicTime) {
+        self.parked_until = self.parked_until.max(Some(deadline));
+    }
+
     /// Its session polled, and this partition had not changed: if it holds everything, it was caught up then (design.md 4).
     pub(super) fn on_session_poll(&mut self, at: MonotonicTime, leader_end: Offset) {
         if self.acknowledged.is_none_or(|held| held < leader_end) {
@@ -289,6 +300,7 @@ impl FollowerProgress {
         }
         let before = self.acknowledged;
         self.answered = answered;
+        self.parked_until = self.parked_until.min(Some(now));
         self.refusal = answered.refusal.or(self.refusal);
         if answered.throttled {
             self.throttled_at = Some(now);
@@ -322,6 +334,16 @@ impl FollowerProgress {
     /// Whether it fetched within `bound`.
     pub(super) fn is_fetching(&self, now: MonotonicTime, bound: Duration) -> bool {
         self.last_fetch.is_some_and(|at| now.since(at) <= bound)
+    }
+
+    /// Whether it is dead, or has sent no fetch for longer than one that is well would: `bound` where it has said that it will
+    /// send none for a while, or is not known to have what it was answered, else [`SILENT_AFTER`] if that is shorter.
+    pub(super) fn is_silent(&self, now: MonotonicTime, bound: Duration) -> bool {
+        let owes_none =
+            self.paused || self.throttles_itself || self.reading_since.is_some() || self.on_the_way.is_some();
+        let bound = if owes_none { bound } else { bound.min(SILENT_AFTER) };
+        let parked = self.parked_until.map(|until| until.min(now));
+        self.gone || self.last_fetch.is_none_or(|at| now.since(at.max(parked.unwrap_or(at))) > bound)
     }
 
     fn open_arrival(&mut self, now: MonotonicTime, leader_end: Offset) {

@@ -14,6 +14,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use highwater_types::units::counted;
 use highwater_types::{
     Durability, ErrorCode, IsrMember, LeaderEpoch, MonotonicTime, NodeId, Offset, PartitionEpoch,
     PartitionRecord, ReplicationError,
@@ -250,9 +251,10 @@ impl LeaderPartition {
         if have >= need {
             return Ok(());
         }
+        let have = counted(have as u64, "replica");
         Err(ReplicationError::new(
             ErrorCode::NotEnoughReplicas,
-            format!("{have} replicas are in sync, min.insync.replicas asks for {need}"),
+            format!("{have} in sync, min.insync.replicas asks for {need}"),
         ))
     }
 

@@ -48,6 +48,11 @@ impl<S: Storage> LeaderReplica<S> {
         self.core.lock().on_follower_reads(follower, now);
     }
 
+    /// A follower's fetch is parked, until `deadline` at the latest: for the description.
+    pub fn on_follower_parked(&self, follower: NodeId, deadline: MonotonicTime) {
+        self.core.lock().on_follower_parked(follower, deadline);
+    }
+
     /// A follower's fetch was answered: for the description, and what reading took is not its lag.
     pub fn on_follower_answered(&self, follower: NodeId, answered: Answered, now: MonotonicTime) {
         self.core.lock().on_follower_answered(follower, answered, now);

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use futures::stream;
 use futures::{Stream, StreamExt as _};
 use highwater_node::grpc::ConnectionHandle;
+use highwater_types::{ErrorCode, ReplicationError};
 use highwater_wire::status;
 use http::{Request, Response};
 use http_body::Frame;
@@ -49,13 +50,15 @@ impl From<Overloaded> for Status {
 pub struct AdmitRequests<S> {
     inner: S,
     admission: Arc<Admission>,
+    message_max: usize,
     unread_max: Duration,
 }
 
 impl<S> AdmitRequests<S> {
-    /// Puts `admission` in front of `inner`; an answer may wait for its requester to read it for `unread_max`.
-    pub const fn new(inner: S, admission: Arc<Admission>, unread_max: Duration) -> Self {
-        Self { inner, admission, unread_max }
+    /// Puts `admission` in front of `inner`, which takes messages of up to `message_max` bytes; an answer may wait for its
+    /// requester to read it for `unread_max`.
+    pub const fn new(inner: S, admission: Arc<Admission>, message_max: usize, unread_max: Duration) -> Self {
+        Self { inner, admission, message_max, unread_max }
     }
 }
 
@@ -77,7 +80,8 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let (admission, unread_max) = (Arc::clone(&self.admission), self.unread_max);
+        let (admission, message_max, unread_max) =
+            (Arc::clone(&self.admission), self.message_max, self.unread_max);
         // The instance that is ready goes into the future; its clone takes the place.
         let spare = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, spare);
@@ -88,21 +92,25 @@ where
                 return answered.map(|answer| until_sent(answer, connection, unread_max));
             }
             let (head, body) = request.into_parts();
-            match admit(&admission, body).await {
+            match admit(&admission, message_max, body).await {
                 Ok((permit, body)) => {
                     let answered = inner.call(Request::from_parts(head, body)).await;
                     drop(permit);
                     answered
                 }
-                Err(overloaded) => Ok(Status::from(overloaded).into_http()),
+                Err(refused) => Ok(refused.into_http()),
             }
         })
     }
 }
 
-/// Takes as much of the body as says how long the message is, and admits that. A body that ends before is somebody else's
-/// fault to tell.
-async fn admit(admission: &Arc<Admission>, mut body: Body) -> Result<(Option<Permit>, Body), Overloaded> {
+/// Takes as much of the body as says how long the message is, and admits that. One that is too long is refused here, because
+/// tonic's own refusal has no details. A body that ends before is somebody else's fault to tell.
+async fn admit(
+    admission: &Arc<Admission>,
+    message_max: usize,
+    mut body: Body,
+) -> Result<(Option<Permit>, Body), Status> {
     let (mut taken, mut start) = (Vec::new(), Vec::with_capacity(PREFIX));
     while start.len() < PREFIX {
         let Some(frame) = body.frame().await else { break };
@@ -118,6 +126,10 @@ async fn admit(admission: &Arc<Admission>, mut body: Body) -> Result<(Option<Per
     let permit = match start.as_slice() {
         [_, a, b, c, d] => {
             let length = u32::from_be_bytes([*a, *b, *c, *d]);
+            if usize::try_from(length).is_ok_and(|length| length > message_max) {
+                let message = format!("the request has {length} bytes; at most {message_max} are taken");
+                return Err(status::from_error(&ReplicationError::new(ErrorCode::MessageTooLarge, message)));
+            }
             Some(admission.admit(Traffic::Client, length.into())?)
         }
         _ => None,
@@ -235,7 +247,7 @@ mod tests {
     #[tokio::test]
     async fn a_produce_is_in_flight_by_its_stated_length_until_it_is_answered() {
         let admission = admission();
-        let service = AdmitRequests::new(echo(&admission), Arc::clone(&admission), UNREAD_MAX);
+        let service = AdmitRequests::new(echo(&admission), Arc::clone(&admission), MESSAGE_MAX, UNREAD_MAX);
         for split in [&[&b"\0\0\0\0\x06recor"[..], b"ds"][..], &[b"\0\0", b"", b"\0\0", b"\x06", b"records"]]
         {
             let answer = service.clone().oneshot(request(PRODUCE, pieces(split))).await.unwrap();
@@ -254,13 +266,28 @@ mod tests {
     async fn a_produce_beyond_the_limit_is_refused_with_a_time_to_come_back() {
         let admission = admission();
         let _others = admission.admit(Traffic::Client, 65).unwrap();
-        let service = AdmitRequests::new(echo(&admission), Arc::clone(&admission), UNREAD_MAX);
+        let service = AdmitRequests::new(echo(&admission), Arc::clone(&admission), MESSAGE_MAX, UNREAD_MAX);
         let answer = service.oneshot(request(PRODUCE, pieces(&[b"\0\0\0\0\x06"]))).await.unwrap();
         let status = Status::from_header_map(answer.headers()).unwrap();
         assert_eq!(status.code(), tonic::Code::ResourceExhausted);
         let failure = failure::classify(&status);
         assert_eq!((failure.kind, failure.retry_after), (FailureKind::Overloaded, Some(RETRY_AFTER)));
         assert_eq!(admission.shed(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_message_that_is_too_long_is_refused_with_its_code_before_it_is_taken() {
+        let admission = Arc::new(Admission::new(10_000, 30));
+        let service = AdmitRequests::new(echo(&admission), Arc::clone(&admission), MESSAGE_MAX, UNREAD_MAX);
+        let of_length = |length: u32| {
+            let prefix = [&[0][..], &length.to_be_bytes()].concat();
+            service.clone().oneshot(request(PRODUCE, pieces(&[&prefix])))
+        };
+        assert_eq!(of_length(1000).await.unwrap().headers()["in-flight"], "1000");
+        let status = Status::from_header_map(of_length(1001).await.unwrap().headers()).unwrap();
+        assert_eq!(failure::classify(&status).code, Some(ErrorCode::MessageTooLarge));
+        assert_eq!(status.code(), tonic::Code::InvalidArgument);
+        assert!(status.message().contains("1001 bytes; at most 1000"), "{status:?}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -275,7 +302,8 @@ mod tests {
                 Ok::<_, Infallible>(failed.into_http())
             }
         });
-        let service = AdmitRequests::new(BoxCloneService::new(decode), Arc::clone(&admission), UNREAD_MAX);
+        let service =
+            AdmitRequests::new(BoxCloneService::new(decode), Arc::clone(&admission), MESSAGE_MAX, UNREAD_MAX);
         // A byte now and then is no whole message.
         let trickle = stream::unfold((), |()| async {
             tokio::time::sleep(Duration::from_secs(7)).await;
@@ -298,6 +326,7 @@ mod tests {
         until_sent(response, connection, UNREAD_MAX)
     }
 
+    const MESSAGE_MAX: usize = 1000;
     const UNREAD_MAX: Duration = Duration::from_secs(60);
 
     #[tokio::test]

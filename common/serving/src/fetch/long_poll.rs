@@ -103,6 +103,9 @@ impl Shared {
             Err(completion) => return planned(fetch, partitions, completion, Duration::ZERO),
         };
         drop(partitions);
+        if let Requester::Follower(follower) = requester {
+            watched.iter().for_each(|on| on.replica.on_parked(follower, delayed.deadline()));
+        }
         let completion = self.purgatory.wait(delayed, requester, watched).await;
         let parked = self.clock.now().since(fetch.received);
         let partitions = self.visit(&fetch.request, |replica, asked| replica.plan(requester, asked));

@@ -219,3 +219,18 @@ async fn a_consumer_is_not_woken_by_records_above_the_high_watermark() {
     let (_, plan) = planned.partitions[0].plan.as_ref().unwrap();
     assert!(!plan.has_records());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_parked_fetch_of_a_follower_is_told_with_its_deadline() {
+    let replica = TestReplica::new("t", 0);
+    let bench = Bench::new(&[&replica]);
+    let mut follower = fetch(500, vec![asks("t", 0, 0)]);
+    follower.request.replica = NodeId::new(2);
+    let deadline = bench.clock.now().after(Duration::from_millis(500));
+    bench.start(follower.clone()).await.unwrap();
+    bench.start(fetch(500, vec![asks("t", 0, 0)])).await.unwrap();
+    assert_eq!(*replica.parked.lock(), [(NodeId::new(2).unwrap(), deadline)], "a consumer is told to nobody");
+    replica.append(100);
+    bench.start(follower).await.unwrap();
+    assert_eq!(replica.parked.lock().len(), 1, "what is answered at once is not parked");
+}
