@@ -10,7 +10,7 @@ use tower_test::mock::{self, Handle, Mock};
 
 use super::*;
 use crate::FetchPurgatory;
-use crate::fetch::{LongPollLayer, Read, ReadBounds};
+use crate::fetch::{LongPoll, LongPollLayer, Read, ReadBounds};
 use crate::test_replica::{BATCH, TestHost, TestReplica, asks, fetch, offset};
 
 const MB: u64 = 1_000_000;
@@ -22,6 +22,8 @@ fn follower(id: i32) -> NodeId {
 fn setting(rate: &str, replicas: &str) -> Setting {
     Setting { id: 1, rate: rate.parse().unwrap(), replicas: replicas.parse().unwrap(), ttl_ms: None }
 }
+
+type Stack = Throttle<LongPoll<Charge<Read>>>;
 
 /// A leader's throttle over these replicas.
 struct Bench {
@@ -61,22 +63,21 @@ impl Bench {
         (self.layer().layer(mock), handle)
     }
 
-    /// All stages of a leader, but for sessions.
-    fn stack(
-        &self,
-    ) -> impl Service<Fetch, Response = Fetched, Error = std::convert::Infallible, Future: Send>
-    + Clone
-    + Send
-    + use<> {
-        let purgatory = Arc::new(FetchPurgatory::new(self.clock));
+    /// All stages of a leader, but for sessions and admission.
+    fn stack(&self) -> Stack {
+        self.stack_over(&Arc::new(FetchPurgatory::new(self.clock)))
+    }
+
+    fn stack_over(&self, purgatory: &Arc<FetchPurgatory>) -> Stack {
         let bounds = ReadBounds { answer_bytes: 64 << 20, concurrent_reads: 4 };
+        let max_wait = Duration::from_secs(60);
         ServiceBuilder::new()
             .layer(self.layer())
             .layer(LongPollLayer::new(
                 Arc::clone(&self.host) as _,
-                purgatory,
+                Arc::clone(purgatory),
                 self.clock,
-                Duration::from_secs(60),
+                max_wait,
             ))
             .layer(ChargeLayer::new(Arc::clone(&self.throttle)))
             .service(Read::new(self.clock, bounds))
@@ -91,19 +92,21 @@ impl Bench {
 }
 
 fn answered(completion: FetchCompletion, bytes: usize) -> Fetched {
+    let at = MonotonicTime::ZERO;
     let snapshot =
         fetch::Snapshot { high_watermark: Offset::ZERO, log_start: Offset::ZERO, log_end: Offset::ZERO };
     let found = fetch::Fetched { records: Bytes::from(vec![0; bytes]), ..fetch::Fetched::empty(snapshot) };
     let partition = highwater_types::PartitionIndex::new(0).unwrap();
     let response = FetchResponse {
         session_id: 0,
-        received: MonotonicTime::ZERO,
-        answered: MonotonicTime::ZERO,
+        received: at,
+        answered: at,
         throttle: Duration::ZERO,
         throttle_reason: None,
         partitions: vec![PartitionResult { topic: None, topic_id: None, partition, outcome: Ok(found) }],
     };
-    Fetched { response, completion, parked: Duration::ZERO, admitted: None }
+    let waited = Duration::ZERO;
+    Fetched { response, completion, parked: waited, held: waited, reading: at, admitted: None }
 }
 
 fn spawn<S>(service: S, fetch: Fetch) -> JoinHandle<Fetched>
@@ -191,9 +194,44 @@ async fn a_fetch_of_throttled_partitions_only_stays_parked_up_to_its_max_wait() 
     let began = Instant::now();
     let fetched = spawn(bench.stack(), bench.asks(2, 2_000, vec![asks("t", 0, 0)])).await.unwrap();
     assert_eq!((fetched.completion, began.elapsed()), (FetchCompletion::TimeUp, Duration::from_secs(2)));
-    assert_eq!(fetched.parked, Duration::from_secs(2));
+    assert_eq!((fetched.parked, fetched.held), (Duration::from_secs(2), Duration::from_secs(2)));
     assert_eq!(fetched.response.throttle, Duration::from_secs(58));
     assert_eq!(replica.arrivals.load(std::sync::atomic::Ordering::Relaxed), 1, "S25");
+}
+
+/// The parts of a fetch as a trace shows them: what the throttle took belongs to the park and not to the read.
+#[tokio::test(start_paused = true)]
+async fn the_read_begins_when_the_throttle_lets_go_and_not_before() {
+    let replica = TestReplica::new("t", 0);
+    replica.append(1_000);
+    let bench = Bench::new(Some("1MB/s"), &[&replica]);
+    bench.exhaust(Duration::from_millis(700));
+    let asked = bench.asks(2, 2_000, vec![asks("t", 0, 0)]);
+    let received = asked.received;
+    let fetched = spawn(bench.stack(), asked).await.unwrap();
+    assert_eq!((sizes(&fetched), fetched.completion), (vec![1_000], FetchCompletion::EnoughBytes));
+    let let_go = received.after(Duration::from_millis(700));
+    assert_eq!((fetched.park(), fetched.read()), (received..let_go, let_go..let_go));
+    assert_eq!(fetched.held, Duration::from_millis(700));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_waited_for_after_the_throttle_let_go_is_no_time_of_the_throttle() {
+    let replica = TestReplica::new("t", 0);
+    let bench = Bench::new(Some("1MB/s"), &[&replica]);
+    bench.exhaust(Duration::from_millis(300));
+    let purgatory = Arc::new(FetchPurgatory::new(bench.clock));
+    let service = bench.stack_over(&purgatory);
+    let asked = bench.asks(2, 2_000, vec![asks("t", 0, 0)]);
+    let received = asked.received;
+    let call = spawn(service, asked);
+    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    replica.append(1_000);
+    purgatory.wake(crate::HostedReplica::id(&*replica));
+    let fetched = call.await.unwrap();
+    assert_eq!(fetched.held, Duration::from_millis(300));
+    assert_eq!(fetched.park(), received..received.after(Duration::from_secs(1)));
+    assert_eq!(fetched.read().start, fetched.park().end);
 }
 
 #[tokio::test(start_paused = true)]

@@ -48,8 +48,8 @@ pub struct CallNotes {
     pub attributes: Vec<KeyValue>,
     /// Traces of the records that it carried.
     pub links: Vec<RecordLink>,
-    /// An event at the call's end.
-    pub event: Option<(&'static str, Vec<KeyValue>)>,
+    /// An event, and when it was.
+    pub event: Option<(&'static str, MonotonicTime, Vec<KeyValue>)>,
 }
 
 /// A service whose calls are observed.
@@ -149,8 +149,8 @@ impl Call {
         for (link, attributes) in notes.links {
             span = span.with_link(link, attributes);
         }
-        if let Some((event, attributes)) = notes.event {
-            span = span.with_event(event, times.1, attributes);
+        if let Some((event, at, attributes)) = notes.event {
+            span = span.with_event(event, moment.wall(at), attributes);
         }
         if status != Code::Ok {
             span = span.with(attribute::ERROR_TYPE, status_name);

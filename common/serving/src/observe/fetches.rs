@@ -1,13 +1,18 @@
 //! What is told of a Fetch that was served: counted always, with a span and its children when something came of it.
 
+use std::ops::Range;
+
 use highwater_node::MonotonicClock;
 use highwater_protocol::fetch::{self, FetchRequest, FetchResponse, PartitionResult};
 use highwater_telemetry::names::{attribute, event, span};
 use highwater_telemetry::{KeyValue, Meters, Moment, Span, SpanKind, Telemetry};
-use highwater_types::{NodeId, TraceContext};
+use highwater_types::{MonotonicTime, NodeId, ThrottleSide, TraceContext};
 use highwater_wire::status::reason_of;
 
-use super::{CallNotes, CallSpan, MESSAGING_SYSTEM, RecordLink, count, follower_attribute, millis};
+use super::{
+    CallNotes, CallSpan, MESSAGING_SYSTEM, RecordLink, count, follower_attribute, millis, throttle_side,
+    throttled,
+};
 use crate::fetch::Fetched;
 
 /// Links of one span, at most: the traces of records in an answer.
@@ -56,30 +61,21 @@ impl FetchObserver {
         notes(asked, &answer, fetched)
     }
 
-    /// The park and the read, below the call.
+    /// The park and the read, below the call. A throttle's event is between the two.
     fn record_parts(&self, call: TraceContext, answer: &Answer<'_>, fetched: &Fetched) {
-        let (moment, response) = (Moment::now(self.clock.now()), &fetched.response);
-        let parked_until = response.received.after(fetched.parked);
-        let below = |name, times| {
-            let context = self.telemetry.tracer().below(call)?;
-            Some(Span::new(context, name, SpanKind::Internal, times).with_parent(Some(call), false))
+        let (moment, tracer) = (Moment::now(self.clock.now()), self.telemetry.tracer());
+        let record = |name, when: Range<MonotonicTime>, about| {
+            let Some(context) = tracer.below(call) else { return };
+            let times = (moment.wall(when.start), moment.wall(when.end));
+            let part = Span::new(context, name, SpanKind::Internal, times).with_parent(Some(call), false);
+            tracer.record(part.with_all([about]));
         };
         if !fetched.parked.is_zero() {
-            let times = (moment.wall(response.received), moment.wall(parked_until));
-            let park = below(span::PARK, times);
-            let outcome = fetched.completion.name();
-            self.record(park.map(|park| park.with(attribute::WAIT_OUTCOME, outcome)));
+            let outcome = KeyValue::new(attribute::WAIT_OUTCOME, fetched.completion.name());
+            record(span::PARK, fetched.park(), outcome);
         }
         if answer.bytes > 0 {
-            let times = (moment.wall(parked_until), moment.wall(response.answered));
-            let read = below(span::READ, times);
-            self.record(read.map(|read| read.with(attribute::BYTES, count(answer.bytes))));
-        }
-    }
-
-    fn record(&self, span: Option<Span>) {
-        if let Some(span) = span {
-            self.telemetry.tracer().record(span);
+            record(span::READ, fetched.read(), KeyValue::new(attribute::BYTES, count(answer.bytes)));
         }
     }
 }
@@ -137,9 +133,8 @@ fn tell(meters: &Meters, asked: FetchAsked, answer: &Answer<'_>, fetched: &Fetch
     for code in &answer.failed {
         meters.errors.add(1, &[KeyValue::new(attribute::ERROR_TYPE, *code)]);
     }
-    if !fetched.response.throttle.is_zero() {
-        let side = KeyValue::new(attribute::THROTTLE_SIDE, "leader");
-        meters.throttle.add(fetched.response.throttle.as_secs_f64(), &[side]);
+    if !fetched.held.is_zero() {
+        meters.throttle.add(fetched.held.as_secs_f64(), &[throttle_side(ThrottleSide::Leader)]);
     }
 }
 
@@ -162,13 +157,12 @@ fn notes(asked: FetchAsked, answer: &Answer<'_>, fetched: &Fetched) -> CallNotes
     if let Some(code) = answer.failed.first() {
         attributes.push(KeyValue::new(attribute::ERROR_TYPE, *code));
     }
-    let throttle = millis(fetched.response.throttle);
-    let throttled = || vec![KeyValue::new(attribute::THROTTLE_MS, throttle)];
+    let held = || (event::THROTTLE, fetched.park().end, throttled(ThrottleSide::Leader, fetched.held));
     CallNotes {
         idle: false,
         attributes,
         links: answer.told.iter().flat_map(links).take(LINKS_MAX).collect(),
-        event: (throttle > 0).then(|| (event::THROTTLE, throttled())),
+        event: (!fetched.held.is_zero()).then(held),
     }
 }
 

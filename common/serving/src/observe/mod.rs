@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use highwater_telemetry::KeyValue;
 use highwater_telemetry::names::attribute;
-use highwater_types::{NodeId, PartitionIndex, TopicName, TraceContext};
+use highwater_types::{NodeId, PartitionIndex, ThrottleSide, TopicName, TraceContext};
 
 pub use calls::{CallNotes, CallSpan, Observed};
 pub use fetches::{FetchAsked, FetchObserver};
@@ -35,6 +35,18 @@ pub fn partition_attributes(topic: &TopicName, partition: PartitionIndex) -> [Ke
 #[must_use]
 pub fn follower_attribute(follower: NodeId) -> KeyValue {
     KeyValue::new(attribute::FOLLOWER_ID, i64::from(follower.get()))
+}
+
+/// The attribute that names the side which throttles.
+#[must_use]
+pub fn throttle_side(side: ThrottleSide) -> KeyValue {
+    KeyValue::new(attribute::THROTTLE_SIDE, side.name())
+}
+
+/// The attributes of a [`THROTTLE`](highwater_telemetry::names::event::THROTTLE) event: who held back, and how long.
+#[must_use]
+pub fn throttled(side: ThrottleSide, held: Duration) -> Vec<KeyValue> {
+    vec![throttle_side(side), KeyValue::new(attribute::THROTTLE_MS, millis(held))]
 }
 
 /// A count as attributes take it.
