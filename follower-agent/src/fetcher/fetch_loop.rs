@@ -23,6 +23,7 @@ use highwater_wire::{Failure, FailureKind, Reached};
 use tokio_util::sync::CancellationToken;
 
 use super::gate::{Charges, Gate};
+use super::held_time::HeldTime;
 use super::mail::{Change, Mailbox};
 use super::members::{Asks, Members};
 use super::observe::{CallObserver, Carried, Trip, Way};
@@ -92,6 +93,7 @@ enum Which {
     Beside,
 }
 
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, and most are the large one")]
 enum Event<P: Followed> {
     Answered(Which, Sent, Result<FetchResponse, FetchFailure>),
     Range(Range<P>),
@@ -108,6 +110,7 @@ pub(crate) struct FetchLoop<P: Followed, E> {
     mail: Arc<Mailbox<P>>,
     status: Arc<LoopStatus>,
     members: Members<P>,
+    held: HeldTime,
     poll: Option<InFlight>,
     beside: Option<InFlight>,
     ranges: FuturesUnordered<BoxFuture<'static, Range<P>>>,
@@ -138,6 +141,7 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
             mail,
             status,
             members: Members::default(),
+            held: HeldTime::default(),
             poll: None,
             beside: None,
             ranges: FuturesUnordered::new(),
@@ -153,10 +157,9 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
         loop {
             self.take_mail();
             self.members.tick(self.clock.now());
-            if self.settings.gate.throttle().pause().is_zero() {
-                self.members.release();
-            }
+            self.look_at_throttle();
             self.send();
+            self.held.look(self.members.holds_any(), self.clock.now());
             let wake = [self.resumes_at, self.members.next_due(), self.throttle_resumes(), self.poll_ends()];
             let event = tokio::select! {
                 biased;
@@ -166,6 +169,15 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
                 () = until(&self.clock, wake.into_iter().flatten().min()) => Event::Look,
             };
             self.on_event(event);
+        }
+    }
+
+    /// Counts how long the throttle has kept something out of requests, and lets it out once the quota goes on.
+    fn look_at_throttle(&mut self) {
+        let passed = self.held.passed(self.clock.now());
+        self.observer().held(passed);
+        if self.settings.gate.throttle().pause().is_zero() {
+            self.members.release();
         }
     }
 
@@ -225,7 +237,7 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
         }
     }
 
-    fn request(&self, asks: Asks, charges: Charges, max_wait: Duration) -> InFlight {
+    fn request(&mut self, asks: Asks, charges: Charges, max_wait: Duration) -> InFlight {
         let partitions = asks.iter().map(|(id, ask)| {
             if let Some(partition) = self.members.get(id) {
                 partition.on_sent(ask);
@@ -248,7 +260,9 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
         let wants_records = asks.wants_records();
         // One that only acknowledges brings nothing that is worth a trace.
         let call = if wants_records { self.settings.telemetry.tracer().begin(None) } else { None };
-        let trip = Trip { at: self.clock.now(), call, wants_records };
+        let is_let_out = wants_records && (charges.is_metered() || !self.members.holds_any());
+        let held = if is_let_out { self.held.take() } else { Duration::ZERO };
+        let trip = Trip { at: self.clock.now(), call, wants_records, held };
         InFlight { sent: Sent { asks, charges, trip }, answer: self.leader.fetch(request, largest, call) }
     }
 

@@ -34,6 +34,10 @@ impl Rig {
 
     /// A loop of a node that fetches at this rate while it is catching up.
     fn throttled(rate: Option<&str>, partitions: &[&Arc<TestPartition>]) -> Self {
+        Self::telling(Telemetry::off(), rate, partitions)
+    }
+
+    fn telling(telemetry: Telemetry, rate: Option<&str>, partitions: &[&Arc<TestPartition>]) -> Self {
         let (clock, stop) = (MonotonicClock::starting_now(), CancellationToken::new());
         let gate = gate(rate, clock);
         let settings = FetchSettings {
@@ -45,7 +49,7 @@ impl Rig {
             batch_max_bytes: 2 << 20,
             backoff: BACKOFF,
             gate: gate.clone(),
-            telemetry: Telemetry::off(),
+            telemetry,
         };
         let (leader, asked) = ScriptedLeader::new();
         let (mail, status): (Arc<Mailbox<TestPartition>>, Arc<LoopStatus>) = Default::default();

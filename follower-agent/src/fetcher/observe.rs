@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use highwater_protocol::fetch::{FetchResponse, Fetched};
 use highwater_protocol::lag_cause::Delays;
-use highwater_serving::observe::{MESSAGING_SYSTEM, count, follower_attribute};
-use highwater_telemetry::names::attribute;
+use highwater_serving::observe::{MESSAGING_SYSTEM, count, follower_attribute, throttle_side, throttled};
+use highwater_telemetry::names::{attribute, event};
 use highwater_telemetry::{KeyValue, Moment, Span, SpanKind, Telemetry};
-use highwater_types::{MonotonicTime, NodeId, Offset, TraceContext};
+use highwater_types::{MonotonicTime, NodeId, Offset, ThrottleSide, TraceContext};
 use highwater_wire::Failure;
 use highwater_wire::failure::code_name;
 use highwater_wire::status::reason_of;
@@ -26,6 +26,8 @@ pub(super) struct Trip {
     pub(super) call: Option<TraceContext>,
     /// Whether it does more than acknowledge.
     pub(super) wants_records: bool,
+    /// How long this node's throttle kept something out of requests before it.
+    pub(super) held: Duration,
 }
 
 /// An answer's way, without its partitions.
@@ -144,6 +146,13 @@ impl CallObserver<'_> {
         self.record(trip, now, |span| span.with_all([status, why]).failed(failure.message.clone()));
     }
 
+    /// This node's throttle kept something out of requests for so long.
+    pub(super) fn held(&self, span: Duration) {
+        if let Some(meters) = self.telemetry.meters().filter(|_| !span.is_zero()) {
+            meters.throttle.add(span.as_secs_f64(), &[throttle_side(ThrottleSide::Follower)]);
+        }
+    }
+
     fn count(&self, outcome: &'static str) {
         if let Some(meters) = self.telemetry.meters() {
             let requester = KeyValue::new(attribute::REQUESTER, "follower");
@@ -165,13 +174,17 @@ impl CallObserver<'_> {
     fn record(&self, trip: Trip, now: MonotonicTime, more: impl FnOnce(Span) -> Span) {
         let Some(context) = trip.call else { return };
         let moment = Moment::now(now);
-        let span = Span::new(context, METHOD, SpanKind::Client, (moment.wall(trip.at), moment.wall(now)))
+        let began = moment.wall(trip.at);
+        let mut span = Span::new(context, METHOD, SpanKind::Client, (began, moment.wall(now)))
             .with_all(self.about())
             .with(attribute::MESSAGING_SYSTEM, MESSAGING_SYSTEM)
             .with(attribute::MESSAGING_OPERATION, "fetch")
             .with(attribute::MESSAGING_OPERATION_TYPE, "receive")
             .with(attribute::LEADER_ID, i64::from(self.leader.leader.get()))
             .with_all([follower_attribute(self.node)]);
+        if !trip.held.is_zero() {
+            span = span.with_event(event::THROTTLE, began, throttled(ThrottleSide::Follower, trip.held));
+        }
         self.telemetry.tracer().record(more(span));
     }
 }
