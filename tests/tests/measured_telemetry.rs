@@ -8,7 +8,7 @@
     reason = "figures for people; a panic fails the test"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
@@ -103,6 +103,27 @@ async fn jaeger_shows_the_lag_of_each_follower_and_the_collectors_figures_agree(
     assert!(search(SLOW).await > 0, "a search for 200 ms finds the slow follower");
     assert_eq!(search(FAST).await, 0, "and not the other");
     the_collectors_p95_agrees(&parts, &pair).await;
+    the_page_has_the_documented_names(&parts).await;
+}
+
+/// deploy/observability.md says what Prometheus calls each metric.
+async fn the_page_has_the_documented_names(parts: &TracingParts) {
+    /// Not on a page where nothing failed and nothing is throttled.
+    const ABSENT: [&str; 2] = ["replication_errors_total", "replication_throttle_duration_seconds_total"];
+    const OF_THE_COLLECTOR: [&str; 2] = ["traces_span_metrics_", "target_info"];
+    let is_ours = |name: &str| {
+        ["replication_", "rpc_"].iter().chain(&OF_THE_COLLECTOR).any(|prefix| name.starts_with(prefix))
+    };
+    let words = include_str!("../../deploy/observability.md").lines().filter(|line| line.starts_with("| `"));
+    let words = words.flat_map(|row| row.split('`').skip(1).step_by(2));
+    let documented: BTreeSet<&str> = words.filter(|name| is_ours(name) && !name.contains('.')).collect();
+    let shown = wait::until("every metric", wait::SOON, async || {
+        let shown = parts.metric_names().await;
+        documented.iter().all(|name| shown.contains(*name) || ABSENT.contains(name)).then_some(shown)
+    })
+    .await;
+    let unknown: Vec<_> = shown.iter().filter(|name| !documented.contains(name.as_str())).collect();
+    assert_eq!(unknown, Vec::<&String>::new(), "names that are not documented");
 }
 
 /// M4: many lags, as traces and as the collector's histogram.
