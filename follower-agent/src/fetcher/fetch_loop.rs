@@ -111,6 +111,7 @@ pub(crate) struct FetchLoop<P: Followed, E> {
     status: Arc<LoopStatus>,
     members: Members<P>,
     held: HeldTime,
+    observer: CallObserver,
     poll: Option<InFlight>,
     beside: Option<InFlight>,
     ranges: FuturesUnordered<BoxFuture<'static, Range<P>>>,
@@ -133,6 +134,7 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
         seed: u64,
     ) -> Self {
         let backoff = Backoff::new(settings.backoff);
+        let observer = CallObserver::new(settings.telemetry.clone(), settings.node, &key);
         Self {
             settings,
             key,
@@ -142,6 +144,7 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
             status,
             members: Members::default(),
             held: HeldTime::default(),
+            observer,
             poll: None,
             beside: None,
             ranges: FuturesUnordered::new(),
@@ -175,7 +178,7 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
     /// Counts how long the throttle has kept something out of requests, and lets it out once the quota goes on.
     fn look_at_throttle(&mut self) {
         let passed = self.held.passed(self.clock.now());
-        self.observer().held(passed);
+        self.observer.held(passed);
         if self.settings.gate.throttle().pause().is_zero() {
             self.members.release();
         }
@@ -273,7 +276,7 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
                 self.on_too_large(&sent.asks, &message)
             }
             Event::Answered(_, sent, Err(FetchFailure::Call(failure))) => {
-                self.observer().failed(sent.trip, &failure, self.clock.now());
+                self.observer.failed(sent.trip, &failure, self.clock.now());
                 self.on_failure(&failure);
             }
             Event::Range((id, question, range)) => {
@@ -284,10 +287,6 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
             }
             Event::Look => self.members.hold_on(&self.settings.gate),
         }
-    }
-
-    fn observer(&self) -> CallObserver<'_> {
-        CallObserver { telemetry: &self.settings.telemetry, node: self.settings.node, leader: &self.key }
     }
 
     fn on_answer(&mut self, which: Which, sent: Sent, answer: FetchResponse) {
@@ -301,7 +300,7 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
         let bytes: usize =
             answer.partitions.iter().filter_map(|p| p.outcome.as_ref().ok()).map(|f| f.records.len()).sum();
         self.status.received(bytes);
-        self.observer().answered(trip, &answer, bytes, now);
+        self.observer.answered(trip, &answer, bytes, now);
         let way = Way::of(trip, &answer, now);
         for result in answer.partitions {
             if let (Some(id), Ok(found)) = (result.id(), &result.outcome) {
@@ -344,7 +343,7 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
     /// What an answer says about the way of a partition's records, where anybody wants to know.
     fn carried(&self, from: Offset, result: &PartitionResult, way: &Way) -> Option<Carried> {
         self.settings.telemetry.meters()?;
-        let held_back = result.id().is_some_and(|id| self.settings.gate.holds_back(id));
+        let held_back = || result.id().is_some_and(|id| self.settings.gate.holds_back(id));
         way.carried(from, result.outcome.as_ref().ok()?, held_back)
     }
 

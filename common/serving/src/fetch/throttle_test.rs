@@ -223,7 +223,8 @@ fn the_trace_shows_one_after_the_other(bench: &Bench, fetched: &Fetched) {
     let (telemetry, mut kept) = Telemetry::kept();
     let asked = FetchAsked::by(&bench.asks(2, 2_000, Vec::new()).request);
     let call = CallSpan(telemetry.tracer().begin(None));
-    let notes = FetchObserver::new(telemetry, bench.clock).answered(call, asked, fetched);
+    let notes =
+        FetchObserver::new(&telemetry, bench.clock).answered(call, asked, fetched).expect("it is traced");
     let [park, read] = <[_; 2]>::try_from(kept.spans()).expect("two parts");
     assert_eq!((park.name.as_str(), read.name.as_str()), (span::PARK, span::READ));
     assert_eq!(park.times.1.duration_since(park.times.0).unwrap(), Duration::from_millis(700));

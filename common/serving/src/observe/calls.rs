@@ -11,7 +11,7 @@ use highwater_telemetry::names::attribute;
 use highwater_telemetry::{KeyValue, Moment, Span, SpanKind, Telemetry};
 use highwater_types::{MonotonicTime, TraceContext};
 use highwater_wire::{failure, trace};
-use http::{Request, Response};
+use http::{Request, Response, Uri};
 use tonic::Code;
 use tonic::body::Body;
 use tonic::server::NamedService;
@@ -39,7 +39,7 @@ impl CallSpan {
     }
 }
 
-/// In a response's extensions: what its handler knows.
+/// In a response's extensions: what its handler knows. Absent where that is nothing, or the call is not traced.
 #[derive(Clone, Debug, Default)]
 pub struct CallNotes {
     /// Nothing came of it: no span, and not among the durations.
@@ -91,17 +91,18 @@ where
             return Either::Left(self.inner.call(request));
         }
         let parent = trace::extract(request.headers());
-        let method = request.uri().path().trim_start_matches('/').to_owned();
-        let begins = parent.is_some() || !UPKEEP.contains(&method.as_str());
+        let begins = parent.is_some() || !UPKEEP.contains(&method_of(request.uri()));
         let call = Call {
             telemetry: self.telemetry.clone(),
             clock: self.clock,
-            method,
+            uri: request.uri().clone(),
             parent,
             span: if begins { self.telemetry.tracer().begin(parent) } else { None },
             began: self.clock.now(),
         };
-        request.extensions_mut().insert(CallSpan(call.span));
+        if call.span.is_some() {
+            request.extensions_mut().insert(CallSpan(call.span));
+        }
         let answer = self.inner.call(request);
         Either::Right(Box::pin(async move {
             let mut response = answer.await?;
@@ -116,7 +117,8 @@ where
 struct Call {
     telemetry: Telemetry,
     clock: MonotonicClock,
-    method: String,
+    /// Shares its text with the request.
+    uri: Uri,
     parent: Option<TraceContext>,
     span: Option<TraceContext>,
     began: MonotonicTime,
@@ -128,9 +130,10 @@ impl Call {
             return;
         }
         let (now, status_name) = (self.clock.now(), failure::code_name(status));
+        let method = method_of(&self.uri);
         let about = [
             KeyValue::new(attribute::RPC_SYSTEM, "grpc"),
-            KeyValue::new(attribute::RPC_METHOD, self.method.clone()),
+            KeyValue::new(attribute::RPC_METHOD, method.to_owned()),
             KeyValue::new(attribute::RPC_STATUS, status_name),
         ];
         if let Some(meters) = self.telemetry.meters() {
@@ -142,7 +145,7 @@ impl Call {
         let Some(context) = self.span else { return };
         let moment = Moment::now(now);
         let times = (moment.wall(self.began), moment.wall(now));
-        let mut span = Span::new(context, self.method, SpanKind::Server, times)
+        let mut span = Span::new(context, method.to_owned(), SpanKind::Server, times)
             .with_parent(self.parent, true)
             .with_all(about)
             .with_all(notes.attributes);
@@ -160,6 +163,11 @@ impl Call {
         }
         self.telemetry.tracer().record(span);
     }
+}
+
+/// Service and method, as the conventions name them.
+fn method_of(uri: &Uri) -> &str {
+    uri.path().trim_start_matches('/')
 }
 
 /// The answer's status: a failed unary call has it in the headers.

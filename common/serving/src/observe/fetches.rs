@@ -34,35 +34,35 @@ impl FetchAsked {
 }
 
 /// Tells of fetches.
-#[derive(Clone, Debug)]
-pub struct FetchObserver {
-    telemetry: Telemetry,
+#[derive(Clone, Copy, Debug)]
+pub struct FetchObserver<'a> {
+    telemetry: &'a Telemetry,
     clock: MonotonicClock,
 }
 
-impl FetchObserver {
+impl<'a> FetchObserver<'a> {
     /// One that tells `telemetry`.
     #[must_use]
-    pub const fn new(telemetry: Telemetry, clock: MonotonicClock) -> Self {
+    pub const fn new(telemetry: &'a Telemetry, clock: MonotonicClock) -> Self {
         Self { telemetry, clock }
     }
 
-    /// A fetch was answered; `call` is its span. The notes are for the response.
+    /// A fetch was answered; `call` is its span. The notes are for the response, where there are any.
     #[must_use]
-    pub fn answered(&self, call: CallSpan, asked: FetchAsked, fetched: &Fetched) -> CallNotes {
-        let Some(meters) = self.telemetry.meters() else { return CallNotes::default() };
+    pub fn answered(&self, call: CallSpan, asked: FetchAsked, fetched: &Fetched) -> Option<CallNotes> {
+        let meters = self.telemetry.meters()?;
         let answer = Answer::of(&fetched.response);
         tell(meters, asked, &answer, fetched);
         if !answer.is_worth_a_span() {
-            return CallNotes { idle: true, ..CallNotes::default() };
+            return Some(CallNotes { idle: true, ..CallNotes::default() });
         }
-        let Some(context) = call.0 else { return CallNotes::default() };
+        let context = call.0?;
         self.record_parts(context, &answer, fetched);
-        notes(asked, &answer, fetched)
+        Some(notes(asked, &answer, fetched))
     }
 
     /// The park and the read, below the call. A throttle's event is between the two.
-    fn record_parts(&self, call: TraceContext, answer: &Answer<'_>, fetched: &Fetched) {
+    fn record_parts(&self, call: TraceContext, answer: &Answer, fetched: &Fetched) {
         let (moment, tracer) = (Moment::now(self.clock.now()), self.telemetry.tracer());
         let record = |name, when: Range<MonotonicTime>, about| {
             let Some(context) = tracer.below(call) else { return };
@@ -81,35 +81,29 @@ impl FetchObserver {
 }
 
 /// What an answer holds.
-struct Answer<'a> {
+struct Answer {
     bytes: usize,
-    /// Partitions with records, or that differ.
-    told: Vec<(&'a PartitionResult, &'a fetch::Fetched)>,
+    /// How many partitions it tells of.
+    told: usize,
     failed: Vec<&'static str>,
 }
 
-impl<'a> Answer<'a> {
-    fn of(response: &'a FetchResponse) -> Self {
-        let mut answer = Self { bytes: 0, told: Vec::new(), failed: Vec::new() };
-        for result in &response.partitions {
-            match &result.outcome {
-                Ok(fetched) if !fetched.records.is_empty() || fetched.diverging.is_some() => {
-                    answer.bytes += fetched.records.len();
-                    answer.told.push((result, fetched));
-                }
-                Ok(_) => {}
-                Err(error) => answer.failed.push(reason_of(error.code)),
-            }
+impl Answer {
+    fn of(response: &FetchResponse) -> Self {
+        let failed = response.partitions.iter().filter_map(|result| result.outcome.as_ref().err());
+        Self {
+            bytes: told(response).map(|(_, fetched)| fetched.records.len()).sum(),
+            told: told(response).count(),
+            failed: failed.map(|error| reason_of(error.code)).collect(),
         }
-        answer
     }
 
-    fn is_worth_a_span(&self) -> bool {
-        !self.told.is_empty() || !self.failed.is_empty()
+    const fn is_worth_a_span(&self) -> bool {
+        self.told > 0 || !self.failed.is_empty()
     }
 
     fn outcome(&self, asked: FetchAsked) -> &'static str {
-        if !self.told.is_empty() {
+        if self.told > 0 {
             "productive"
         } else if !self.failed.is_empty() {
             "failed"
@@ -121,7 +115,13 @@ impl<'a> Answer<'a> {
     }
 }
 
-fn tell(meters: &Meters, asked: FetchAsked, answer: &Answer<'_>, fetched: &Fetched) {
+/// Partitions with records, or that differ.
+fn told(response: &FetchResponse) -> impl Iterator<Item = (&PartitionResult, &fetch::Fetched)> {
+    let found = response.partitions.iter().filter_map(|result| Some((result, result.outcome.as_ref().ok()?)));
+    found.filter(|(_, fetched)| !fetched.records.is_empty() || fetched.diverging.is_some())
+}
+
+fn tell(meters: &Meters, asked: FetchAsked, answer: &Answer, fetched: &Fetched) {
     let requester =
         KeyValue::new(attribute::REQUESTER, if asked.follower.is_some() { "follower" } else { "consumer" });
     let outcome = KeyValue::new(attribute::FETCH_OUTCOME, answer.outcome(asked));
@@ -138,18 +138,19 @@ fn tell(meters: &Meters, asked: FetchAsked, answer: &Answer<'_>, fetched: &Fetch
     }
 }
 
-fn notes(asked: FetchAsked, answer: &Answer<'_>, fetched: &Fetched) -> CallNotes {
+fn notes(asked: FetchAsked, answer: &Answer, fetched: &Fetched) -> CallNotes {
     let mut attributes = vec![
         KeyValue::new(attribute::MESSAGING_SYSTEM, MESSAGING_SYSTEM),
         KeyValue::new(attribute::MESSAGING_OPERATION, "fetch"),
         KeyValue::new(attribute::MESSAGING_OPERATION_TYPE, "receive"),
         KeyValue::new(attribute::WAIT_OUTCOME, fetched.completion.name()),
         KeyValue::new(attribute::WAIT_MS, millis(fetched.parked)),
-        KeyValue::new(attribute::PARTITIONS, count(answer.told.len())),
+        KeyValue::new(attribute::PARTITIONS, count(answer.told)),
         KeyValue::new(attribute::BYTES, count(answer.bytes)),
     ];
     attributes.extend(asked.follower.map(follower_attribute));
-    if let [(result, only)] = answer.told.as_slice() {
+    let mut partitions = told(&fetched.response);
+    if let (Some((result, only)), None) = (partitions.next(), partitions.next()) {
         attributes.extend(names(result));
         attributes.push(KeyValue::new(attribute::HIGH_WATERMARK, only.snapshot.high_watermark.get()));
         attributes.push(KeyValue::new(attribute::LOG_END, only.snapshot.log_end.get()));
@@ -161,13 +162,13 @@ fn notes(asked: FetchAsked, answer: &Answer<'_>, fetched: &Fetched) -> CallNotes
     CallNotes {
         idle: false,
         attributes,
-        links: answer.told.iter().flat_map(links).take(LINKS_MAX).collect(),
+        links: told(&fetched.response).flat_map(links).take(LINKS_MAX).collect(),
         event: (!fetched.held.is_zero()).then(held),
     }
 }
 
 fn links<'a>(
-    (result, fetched): &'a (&PartitionResult, &fetch::Fetched),
+    (result, fetched): (&'a PartitionResult, &'a fetch::Fetched),
 ) -> impl Iterator<Item = RecordLink> + 'a {
     fetched.traces.iter().map(|(offset, context)| {
         let mut attributes: Vec<KeyValue> = names(result).collect();

@@ -7,6 +7,7 @@
 mod calls;
 mod fetches;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_telemetry::KeyValue;
@@ -22,12 +23,12 @@ pub const MESSAGING_SYSTEM: &str = "highwater";
 /// A link to the trace of some records.
 pub type RecordLink = (TraceContext, Vec<KeyValue>);
 
-/// The attributes that name a partition.
+/// The attributes that name a partition. Cheap to clone.
 #[must_use]
 pub fn partition_attributes(topic: &TopicName, partition: PartitionIndex) -> [KeyValue; 2] {
     [
-        KeyValue::new(attribute::TOPIC, topic.to_string()),
-        KeyValue::new(attribute::PARTITION, partition.get().to_string()),
+        KeyValue::new(attribute::TOPIC, Arc::<str>::from(topic.as_str())),
+        KeyValue::new(attribute::PARTITION, Arc::<str>::from(partition.get().to_string())),
     ]
 }
 
