@@ -74,10 +74,12 @@ impl LogService for Api {
         let asked = FetchAsked::by(&request);
         let fetch = Fetch::new(request, received, deadline);
         let fetched = self.fetches.clone().oneshot(fetch).await?;
-        let observer = FetchObserver::new(self.telemetry.clone(), self.clocks.monotonic);
+        let observer = FetchObserver::new(&self.telemetry, self.clocks.monotonic);
         let notes = observer.answered(call, asked, &fetched);
         let mut response = Response::new(highwater_wire::fetch::encode_response(fetched.response));
-        response.extensions_mut().insert(notes);
+        if let Some(notes) = notes {
+            response.extensions_mut().insert(notes);
+        }
         if let Some(permit) = fetched.admitted {
             response.extensions_mut().insert(permit);
         }

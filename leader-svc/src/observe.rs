@@ -2,7 +2,7 @@
 
 use highwater_protocol::lag_cause::LagCause;
 use highwater_serving::observe::{
-    CallNotes, MESSAGING_SYSTEM, count, follower_attribute, partition_attributes,
+    CallNotes, CallSpan, MESSAGING_SYSTEM, count, follower_attribute, partition_attributes,
 };
 use highwater_serving::{FetchPurgatory, HostedReplica as _, Hosting, Registry};
 use highwater_telemetry::names::{attribute, metric, span};
@@ -13,23 +13,27 @@ use highwater_wire::status::reason_of;
 
 use crate::partition::LedPartition;
 
-/// A Produce was answered: counts its errors; the notes are for the response.
-pub(crate) fn produced(telemetry: &Telemetry, results: &[ProduceResult]) -> CallNotes {
-    let Some(meters) = telemetry.meters() else { return CallNotes::default() };
-    let mut attributes = vec![
+/// A Produce was answered: counts its errors; the notes are for the response, where `call` is traced.
+pub(crate) fn produced(
+    telemetry: &Telemetry,
+    call: CallSpan,
+    results: &[ProduceResult],
+) -> Option<CallNotes> {
+    let meters = telemetry.meters()?;
+    let errors = results.iter().filter_map(|result| result.outcome.as_ref().err());
+    let codes = errors.map(|error| KeyValue::new(attribute::ERROR_TYPE, reason_of(error.code)));
+    for code in codes.clone() {
+        meters.errors.add(1, &[code]);
+    }
+    call.0?;
+    let about = [
         KeyValue::new(attribute::MESSAGING_SYSTEM, MESSAGING_SYSTEM),
         KeyValue::new(attribute::MESSAGING_OPERATION, "produce"),
         KeyValue::new(attribute::MESSAGING_OPERATION_TYPE, "send"),
         KeyValue::new(attribute::PARTITIONS, count(results.len())),
     ];
-    let codes = results.iter().filter_map(|result| result.outcome.as_ref().err());
-    for (index, code) in codes.map(|error| reason_of(error.code)).enumerate() {
-        meters.errors.add(1, &[KeyValue::new(attribute::ERROR_TYPE, code)]);
-        if index == 0 {
-            attributes.push(KeyValue::new(attribute::ERROR_TYPE, code));
-        }
-    }
-    CallNotes { attributes, ..CallNotes::default() }
+    let attributes = about.into_iter().chain(codes.take(1)).collect();
+    Some(CallNotes { attributes, ..CallNotes::default() })
 }
 
 /// The way of one append of a Produce that is traced.

@@ -42,14 +42,16 @@ impl LogService for LogApi {
         let (caller, deadline, call) = (caller_of(&request)?, deadline_of(&request), CallSpan::of(&request));
         let request = highwater_wire::fetch::decode_request(&caller, request.into_inner())?;
         check_cluster(request.cluster.as_ref(), &self.cluster_id)?;
-        let (asked, observer) =
-            (FetchAsked::by(&request), FetchObserver::new(self.telemetry.clone(), self.clocks.monotonic));
+        let asked = FetchAsked::by(&request);
         let fetch = Fetch::new(request, received, deadline);
         let mut fetched = self.fetches.clone().oneshot(fetch).await?;
         let admitted = fetched.admitted.take();
+        let observer = FetchObserver::new(&self.telemetry, self.clocks.monotonic);
         let notes = observer.answered(call, asked, &fetched);
         let mut response = Response::new(respond(fetched));
-        response.extensions_mut().insert(notes);
+        if let Some(notes) = notes {
+            response.extensions_mut().insert(notes);
+        }
         if let Some(permit) = admitted {
             response.extensions_mut().insert(permit);
         }
@@ -61,9 +63,11 @@ impl LogService for LogApi {
         let request = produce::decode_request(request.into_inner())?;
         check_cluster(request.cluster.as_ref(), &self.cluster_id)?;
         let results = self.appender.produce(request, deadline, call).await;
-        let notes = produced(&self.telemetry, &results);
+        let notes = produced(&self.telemetry, call, &results);
         let mut response = Response::new(produce::encode_response(results, None));
-        response.extensions_mut().insert(notes);
+        if let Some(notes) = notes {
+            response.extensions_mut().insert(notes);
+        }
         Ok(response)
     }
 

@@ -18,7 +18,8 @@ use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
 use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTraceServiceRequest, ExportTraceServiceResponse,
 };
-use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value};
+pub use opentelemetry_proto::tonic::common::v1::KeyValue;
+use opentelemetry_proto::tonic::common::v1::any_value;
 use opentelemetry_proto::tonic::metrics::v1::{Metric, metric, number_data_point};
 use opentelemetry_proto::tonic::trace::v1::Span as ProtoSpan;
 use tokio::net::TcpListener;
@@ -26,6 +27,8 @@ use tokio::task::JoinHandle;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
+
+use highwater_wire::trace::TRACEPARENT_KEY;
 
 use crate::ports;
 
@@ -84,6 +87,8 @@ struct Shared {
     /// The newest state of each metric, by service and name.
     metrics: Mutex<BTreeMap<(String, String), Metric>>,
     messages: Mutex<usize>,
+    /// How many of them named a trace that they belong to.
+    traced: Mutex<usize>,
 }
 
 /// The collector.
@@ -103,6 +108,7 @@ impl FakeCollector {
             spans: Mutex::default(),
             metrics: Mutex::default(),
             messages: Mutex::default(),
+            traced: Mutex::default(),
         };
         Self { address: ports::loopback(), shared: Arc::new(shared), server: None }
     }
@@ -155,6 +161,12 @@ impl FakeCollector {
     #[must_use]
     pub fn messages(&self) -> usize {
         *lock(&self.shared.messages)
+    }
+
+    /// How many messages came as calls of a trace.
+    #[must_use]
+    pub fn traced_messages(&self) -> usize {
+        *lock(&self.shared.traced)
     }
 
     /// The spans that it took.
@@ -216,7 +228,9 @@ fn numbers(
     points.iter().map(|point| (value(&point.value), texts(&point.attributes))).collect()
 }
 
-fn texts(attributes: &[KeyValue]) -> BTreeMap<String, String> {
+/// Attributes as text.
+#[must_use]
+pub fn texts(attributes: &[KeyValue]) -> BTreeMap<String, String> {
     let text = |attribute: &KeyValue| match attribute.value.as_ref().and_then(|value| value.value.clone()) {
         Some(any_value::Value::StringValue(text)) => text,
         Some(any_value::Value::IntValue(number)) => number.to_string(),
@@ -231,8 +245,9 @@ fn texts(attributes: &[KeyValue]) -> BTreeMap<String, String> {
 struct Service(Arc<Shared>);
 
 impl Service {
-    async fn mood(&self) -> Result<(), Status> {
+    async fn on_message<M>(&self, request: &Request<M>) -> Result<(), Status> {
         *lock(&self.0.messages) += 1;
+        *lock(&self.0.traced) += usize::from(request.metadata().contains_key(TRACEPARENT_KEY));
         let mood = *lock(&self.0.mood);
         match mood {
             Mood::Takes => Ok(()),
@@ -248,7 +263,7 @@ impl TraceService for Service {
         &self,
         request: Request<ExportTraceServiceRequest>,
     ) -> Result<Response<ExportTraceServiceResponse>, Status> {
-        self.mood().await?;
+        self.on_message(&request).await?;
         for resource in request.into_inner().resource_spans {
             let about = texts(&resource.resource.unwrap_or_default().attributes);
             let spans = resource.scope_spans.into_iter().flat_map(|scope| scope.spans);
@@ -269,7 +284,7 @@ impl MetricsService for Service {
         &self,
         request: Request<ExportMetricsServiceRequest>,
     ) -> Result<Response<ExportMetricsServiceResponse>, Status> {
-        self.mood().await?;
+        self.on_message(&request).await?;
         for resource in request.into_inner().resource_metrics {
             let about = texts(&resource.resource.unwrap_or_default().attributes);
             let service = about.get("service.name").cloned().unwrap_or_default();

@@ -1,5 +1,6 @@
 //! The real collector, Prometheus and Jaeger, by the configuration that deploy has, and what they answer over HTTP.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -14,6 +15,10 @@ use crate::{parts, ports, programs, wait};
 
 /// How far around now a search looks, in seconds: clocks of the programs may be off.
 const AROUND_NOW: Duration = Duration::from_secs(600);
+
+/// What Prometheus 3 says that it takes, as far as text is concerned.
+const PROMETHEUS_3_ACCEPTS: &str =
+    "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
 
 /// A collector that sends to Jaeger.
 #[derive(Debug)]
@@ -118,6 +123,13 @@ impl TracingParts {
         get(self.metrics, "/metrics").await.unwrap_or_default()
     }
 
+    /// The names of the metrics on that page, as Prometheus 3 asks for it: it would take names with dots.
+    pub async fn metric_names(&self) -> BTreeSet<String> {
+        let page = get_as(self.metrics, "/metrics", PROMETHEUS_3_ACCEPTS).await.unwrap_or_default();
+        let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+        types.filter_map(|line| line.split(' ').next().map(str::to_owned)).collect()
+    }
+
     /// A quantile of an operation's durations, in milliseconds, as Jaeger's Monitor tab shows it for the last minute; `None`
     /// while it shows none.
     pub async fn monitor(&self, (service, operation): (&str, &str), quantile: f64) -> Option<f64> {
@@ -183,8 +195,12 @@ fn run(
 
 /// The body of an answer of status 200; `None` for every other, and when nobody answers.
 async fn get(address: SocketAddr, path: &str) -> Option<String> {
+    get_as(address, path, "*/*").await
+}
+
+async fn get_as(address: SocketAddr, path: &str, accepts: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).await.ok()?;
-    let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\nAccept: {accepts}\r\n\r\n");
     stream.write_all(request.as_bytes()).await.ok()?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).await.ok()?;

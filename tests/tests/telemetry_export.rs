@@ -182,7 +182,13 @@ async fn telemetry_tells_nothing_about_itself() {
     record(&telemetry, 1);
     wait::until("several messages came", wait::SOON, async || (collector.messages() > 5).then_some(())).await;
     exporter.finish().await;
-    assert_eq!(collector.spans().len(), 1, "messages to the collector have no spans");
+    assert_eq!(names(&collector), ["span 1".to_owned()].into(), "messages to the collector have no spans");
+    assert_eq!(
+        collector.metric_names(),
+        [metric::DROPPED],
+        "nor are they measured, but for what was dropped"
+    );
+    assert_eq!(collector.traced_messages(), 0, "nor are they calls of a trace");
 }
 
 #[tokio::test]

@@ -229,6 +229,33 @@ async fn a_record_produced_by_the_tool_is_found_by_the_trace_that_it_prints_or_i
     }
 }
 
+/// With the ratio 0 no trace begins by itself; the records of a producer that traces them are followed all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_its_producer_traces_is_followed_to_both_followers_whatever_the_ratio() {
+    let collector = FakeCollector::start().await;
+    let traces_nothing = |cluster: &mut Cluster| {
+        let agents = [(SLOW, Program::FollowerAgent), (FAST, Program::FollowerAgent)];
+        for id in [(1, Program::LeaderSvc)].into_iter().chain(agents) {
+            cluster.server_mut(id).set("otlp.traces.sample.ratio", "0");
+            cluster.server_mut(id).set("otlp.traces.lag.ms", "1h");
+        }
+    };
+    let pair = TracedPair::start(collector.address(), traces_nothing).await;
+    pair.create_topic().await;
+    pair.until_parked().await;
+    pair.produce(TraceContext::new(0xdead, 0x77, false).unwrap()).await;
+    let printed = tool_produces(&pair, &["--trace"]).await;
+    let trace = TraceContext::new(u128::from_str_radix(&printed, 16).expect("an id"), 1, true).unwrap();
+    let append = one(&collector, trace, "leader-svc", span::APPEND).await;
+    for follower in [SLOW, FAST] {
+        let lag = lag_of(&collector, trace, follower).await;
+        assert_eq!(lag.span.parent_span_id, append.span.span_id, "below the leader's append");
+        assert_eq!(lag.attribute(attribute::RECORDS), "1");
+    }
+    let others = collector.spans().into_iter().filter(|taken| taken.trace_id() != printed);
+    assert_eq!(others.map(|taken| taken.span.name).collect::<Vec<_>>(), Vec::<String>::new());
+}
+
 /// The trace that `highwater produce` prints.
 async fn tool_produces(pair: &TracedPair, options: &[&str]) -> String {
     let mut command = tokio::process::Command::from(programs::command("highwater"));

@@ -124,3 +124,22 @@ fn every_name_in_the_documents_is_there() {
         assert_none(&files::dangling_names(&source(document).expect("the document is text"), source));
     }
 }
+
+#[test]
+fn what_the_image_is_built_from_and_nothing_else_reaches_its_build() {
+    let read = |file: &str| std::fs::read_to_string(root().join(file)).expect("the file is text");
+    let (recipe, ignored) = (read("deploy/image/Containerfile"), read(".containerignore"));
+    let copies =
+        recipe.lines().filter_map(|line| line.strip_prefix("COPY ")).filter(|of| !of.starts_with("--from"));
+    let mut copied: Vec<&str> = copies
+        .flat_map(|of| {
+            let words: Vec<&str> = of.split(' ').collect();
+            words.split_last().map(|(_, sources)| sources.to_vec()).unwrap_or_default()
+        })
+        .collect();
+    let mut sent: Vec<&str> = ignored.lines().filter_map(|line| line.strip_prefix('!')).collect();
+    copied.sort_unstable();
+    sent.sort_unstable();
+    assert_eq!(copied, sent);
+    assert!(ignored.lines().any(|line| line == "*"), "what is not named is left out");
+}

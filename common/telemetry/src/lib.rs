@@ -34,6 +34,8 @@ pub mod sampling;
 mod series;
 pub mod span;
 mod telemetry;
+#[cfg(feature = "test-util")]
+pub mod test_util;
 pub mod tracer;
 
 pub use log::{LogError, LogFormat, check_filter, init};

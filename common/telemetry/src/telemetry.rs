@@ -4,13 +4,16 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::metrics::SdkMeterProvider;
-use tokio::sync::{oneshot, watch};
+use opentelemetry_sdk::trace::SpanData;
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::export::{self, Outgoing, SharedReader};
 use crate::health::Health;
 use crate::meters::Meters;
 use crate::otlp::{OtlpSettings, ServiceIdentity};
+use crate::sampling::Sampling;
 use crate::series::Series;
 use crate::tracer::Tracer;
 
@@ -37,28 +40,36 @@ impl Telemetry {
     /// The thread that sends could not be started.
     pub fn start(settings: &OtlpSettings, who: &ServiceIdentity) -> io::Result<(Self, Exporter)> {
         let Some(endpoint) = &settings.endpoint else { return Ok((Self::off(), Exporter(None))) };
-        let (tracer, spans, dropped) = Tracer::new(settings.sampling);
-        let health = Arc::new(Health::new(dropped));
-        let (reader, resource) = (SharedReader::new(), who.resource());
-        let series = Series { max: settings.series_max };
-        let provider = SdkMeterProvider::builder()
-            .with_resource(resource.clone())
-            .with_reader(reader.clone())
-            .with_view(move |_| series.stream())
-            .build();
-        let meters = Arc::new(Meters::new(&provider, &health, series));
+        let resource = who.resource();
+        let (telemetry, recorded) = Self::new(settings.sampling, settings.series_max, resource.clone());
+        let Recorded { spans, reader, provider, meters, health } = recorded;
         let outgoing = Outgoing {
             endpoint: endpoint.clone(),
             resource,
             spans,
             reader,
-            meters: Arc::clone(&meters),
+            meters,
             metrics_interval: settings.metrics_interval,
             health,
         };
         let (stop, stopped) = watch::channel(false);
         let done = export::start(outgoing, stopped)?;
-        Ok((Self { tracer, meters: Some(meters) }, Exporter(Some(Running { stop, done, provider }))))
+        Ok((telemetry, Exporter(Some(Running { stop, done, provider }))))
+    }
+
+    /// Records; what it records comes out of the other part.
+    pub(crate) fn new(sampling: Sampling, series_max: u32, resource: Resource) -> (Self, Recorded) {
+        let (tracer, spans, dropped) = Tracer::new(sampling);
+        let health = Arc::new(Health::new(dropped));
+        let (reader, series) = (SharedReader::new(), Series { max: series_max });
+        let provider = SdkMeterProvider::builder()
+            .with_resource(resource)
+            .with_reader(reader.clone())
+            .with_view(move |_| series.stream())
+            .build();
+        let meters = Arc::new(Meters::new(&provider, &health, series));
+        let telemetry = Self { tracer, meters: Some(Arc::clone(&meters)) };
+        (telemetry, Recorded { spans, reader, provider, meters, health })
     }
 
     /// What decides on and takes spans.
@@ -72,6 +83,16 @@ impl Telemetry {
     pub fn meters(&self) -> Option<&Arc<Meters>> {
         self.meters.as_ref()
     }
+}
+
+/// What a [`Telemetry`] records, on its way out.
+pub(crate) struct Recorded {
+    pub(crate) spans: mpsc::Receiver<SpanData>,
+    pub(crate) reader: SharedReader,
+    /// Owns the instruments' pipeline.
+    pub(crate) provider: SdkMeterProvider,
+    meters: Arc<Meters>,
+    health: Arc<Health>,
 }
 
 /// What sends. Dropped without [`Exporter::finish`], the last spans and metrics may be lost.

@@ -119,14 +119,20 @@ pub enum ThrottleSide {
 impl ThrottleSide {
     /// Each of them.
     pub const BOTH: [Self; 2] = [Self::Leader, Self::Follower];
+
+    /// The word for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Leader => "leader",
+            Self::Follower => "follower",
+        }
+    }
 }
 
 impl fmt::Display for ThrottleSide {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Leader => "leader",
-            Self::Follower => "follower",
-        })
+        f.write_str(self.name())
     }
 }
 

@@ -23,6 +23,7 @@ use highwater_wire::{Failure, FailureKind, Reached};
 use tokio_util::sync::CancellationToken;
 
 use super::gate::{Charges, Gate};
+use super::held_time::HeldTime;
 use super::mail::{Change, Mailbox};
 use super::members::{Asks, Members};
 use super::observe::{CallObserver, Carried, Trip, Way};
@@ -92,6 +93,7 @@ enum Which {
     Beside,
 }
 
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, and most are the large one")]
 enum Event<P: Followed> {
     Answered(Which, Sent, Result<FetchResponse, FetchFailure>),
     Range(Range<P>),
@@ -108,6 +110,8 @@ pub(crate) struct FetchLoop<P: Followed, E> {
     mail: Arc<Mailbox<P>>,
     status: Arc<LoopStatus>,
     members: Members<P>,
+    held: HeldTime,
+    observer: CallObserver,
     poll: Option<InFlight>,
     beside: Option<InFlight>,
     ranges: FuturesUnordered<BoxFuture<'static, Range<P>>>,
@@ -130,6 +134,7 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
         seed: u64,
     ) -> Self {
         let backoff = Backoff::new(settings.backoff);
+        let observer = CallObserver::new(settings.telemetry.clone(), settings.node, &key);
         Self {
             settings,
             key,
@@ -138,6 +143,8 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
             mail,
             status,
             members: Members::default(),
+            held: HeldTime::default(),
+            observer,
             poll: None,
             beside: None,
             ranges: FuturesUnordered::new(),
@@ -153,10 +160,9 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
         loop {
             self.take_mail();
             self.members.tick(self.clock.now());
-            if self.settings.gate.throttle().pause().is_zero() {
-                self.members.release();
-            }
+            self.look_at_throttle();
             self.send();
+            self.held.look(self.members.holds_any(), self.clock.now());
             let wake = [self.resumes_at, self.members.next_due(), self.throttle_resumes(), self.poll_ends()];
             let event = tokio::select! {
                 biased;
@@ -166,6 +172,15 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
                 () = until(&self.clock, wake.into_iter().flatten().min()) => Event::Look,
             };
             self.on_event(event);
+        }
+    }
+
+    /// Counts how long the throttle has kept something out of requests, and lets it out once the quota goes on.
+    fn look_at_throttle(&mut self) {
+        let passed = self.held.passed(self.clock.now());
+        self.observer.held(passed);
+        if self.settings.gate.throttle().pause().is_zero() {
+            self.members.release();
         }
     }
 
@@ -225,7 +240,7 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
         }
     }
 
-    fn request(&self, asks: Asks, charges: Charges, max_wait: Duration) -> InFlight {
+    fn request(&mut self, asks: Asks, charges: Charges, max_wait: Duration) -> InFlight {
         let partitions = asks.iter().map(|(id, ask)| {
             if let Some(partition) = self.members.get(id) {
                 partition.on_sent(ask);
@@ -248,7 +263,9 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
         let wants_records = asks.wants_records();
         // One that only acknowledges brings nothing that is worth a trace.
         let call = if wants_records { self.settings.telemetry.tracer().begin(None) } else { None };
-        let trip = Trip { at: self.clock.now(), call, wants_records };
+        let is_let_out = wants_records && (charges.is_metered() || !self.members.holds_any());
+        let held = if is_let_out { self.held.take() } else { Duration::ZERO };
+        let trip = Trip { at: self.clock.now(), call, wants_records, held };
         InFlight { sent: Sent { asks, charges, trip }, answer: self.leader.fetch(request, largest, call) }
     }
 
@@ -259,7 +276,7 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
                 self.on_too_large(&sent.asks, &message)
             }
             Event::Answered(_, sent, Err(FetchFailure::Call(failure))) => {
-                self.observer().failed(sent.trip, &failure, self.clock.now());
+                self.observer.failed(sent.trip, &failure, self.clock.now());
                 self.on_failure(&failure);
             }
             Event::Range((id, question, range)) => {
@@ -270,10 +287,6 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
             }
             Event::Look => self.members.hold_on(&self.settings.gate),
         }
-    }
-
-    fn observer(&self) -> CallObserver<'_> {
-        CallObserver { telemetry: &self.settings.telemetry, node: self.settings.node, leader: &self.key }
     }
 
     fn on_answer(&mut self, which: Which, sent: Sent, answer: FetchResponse) {
@@ -287,7 +300,7 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
         let bytes: usize =
             answer.partitions.iter().filter_map(|p| p.outcome.as_ref().ok()).map(|f| f.records.len()).sum();
         self.status.received(bytes);
-        self.observer().answered(trip, &answer, bytes, now);
+        self.observer.answered(trip, &answer, bytes, now);
         let way = Way::of(trip, &answer, now);
         for result in answer.partitions {
             if let (Some(id), Ok(found)) = (result.id(), &result.outcome) {
@@ -330,7 +343,7 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
     /// What an answer says about the way of a partition's records, where anybody wants to know.
     fn carried(&self, from: Offset, result: &PartitionResult, way: &Way) -> Option<Carried> {
         self.settings.telemetry.meters()?;
-        let held_back = result.id().is_some_and(|id| self.settings.gate.holds_back(id));
+        let held_back = || result.id().is_some_and(|id| self.settings.gate.holds_back(id));
         way.carried(from, result.outcome.as_ref().ok()?, held_back)
     }
 

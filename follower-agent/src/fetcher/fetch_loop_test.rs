@@ -35,6 +35,10 @@ impl Rig {
 
     /// A loop of a node that fetches at this rate while it is catching up.
     fn throttled(rate: Option<&str>, partitions: &[&Arc<TestPartition>]) -> Self {
+        Self::telling(Telemetry::off(), rate, partitions)
+    }
+
+    fn telling(telemetry: Telemetry, rate: Option<&str>, partitions: &[&Arc<TestPartition>]) -> Self {
         let (clock, stop) = (MonotonicClock::starting_now(), CancellationToken::new());
         let gate = gate(rate, clock);
         let settings = FetchSettings {
@@ -46,7 +50,7 @@ impl Rig {
             batch_max_bytes: 2 << 20,
             backoff: BACKOFF,
             gate: gate.clone(),
-            telemetry: Telemetry::off(),
+            telemetry,
         };
         let (leader, asked) = ScriptedLeader::new();
         let (mail, status): (Arc<Mailbox<TestPartition>>, Arc<LoopStatus>) = Default::default();

@@ -31,6 +31,13 @@ pub(super) struct Charges {
     counted: BTreeSet<TopicIdPartition>,
 }
 
+impl Charges {
+    /// Whether it may bring something that shares what the throttle has left.
+    pub(super) fn is_metered(&self) -> bool {
+        !self.reserved.is_empty()
+    }
+}
+
 impl Gate {
     /// The gate of `node`'s fetching.
     pub(crate) const fn new(node: NodeId, throttle: Arc<ReplicationThrottle>) -> Self {

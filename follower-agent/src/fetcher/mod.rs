@@ -5,6 +5,7 @@
 
 mod fetch_loop;
 mod gate;
+mod held_time;
 mod mail;
 mod manager;
 mod mapping;

@@ -1,13 +1,14 @@
 //! What a loop tells of its fetches, and what an answer says about the way of its records.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_protocol::fetch::{FetchResponse, Fetched};
 use highwater_protocol::lag_cause::Delays;
-use highwater_serving::observe::{MESSAGING_SYSTEM, count, follower_attribute};
-use highwater_telemetry::names::attribute;
+use highwater_serving::observe::{MESSAGING_SYSTEM, count, follower_attribute, throttle_side, throttled};
+use highwater_telemetry::names::{attribute, event};
 use highwater_telemetry::{KeyValue, Moment, Span, SpanKind, Telemetry};
-use highwater_types::{MonotonicTime, NodeId, Offset, TraceContext};
+use highwater_types::{MonotonicTime, NodeId, Offset, ThrottleSide, TraceContext};
 use highwater_wire::Failure;
 use highwater_wire::failure::code_name;
 use highwater_wire::status::reason_of;
@@ -26,6 +27,8 @@ pub(super) struct Trip {
     pub(super) call: Option<TraceContext>,
     /// Whether it does more than acknowledge.
     pub(super) wants_records: bool,
+    /// How long this node's throttle kept something out of requests before it.
+    pub(super) held: Duration,
 }
 
 /// An answer's way, without its partitions.
@@ -55,8 +58,13 @@ impl Way {
     }
 
     /// What came of a partition read from `from`; `None` when there are no records, or the leader does not know when it
-    /// appended them. `held_back`: this node's throttle left the partition out a moment ago.
-    pub(super) fn carried(&self, from: Offset, fetched: &Fetched, held_back: bool) -> Option<Carried> {
+    /// appended them. `held_back` tells whether this node's throttle left the partition out a moment ago.
+    pub(super) fn carried(
+        &self,
+        from: Offset,
+        fetched: &Fetched,
+        held_back: impl FnOnce() -> bool,
+    ) -> Option<Carried> {
         let appended = fetched.appended.filter(|_| !fetched.records.is_empty())?;
         let delays = Delays {
             behind: self.received.since(appended),
@@ -69,7 +77,7 @@ impl Way {
             bytes: fetched.records.len(),
             delays,
             arrived: self.arrived,
-            throttled: self.throttled || held_back,
+            throttled: self.throttled || held_back(),
             call: self.call,
             traces: fetched.traces.clone(),
         })
@@ -95,15 +103,45 @@ pub(crate) struct Carried {
     pub(crate) traces: Vec<(Offset, TraceContext)>,
 }
 
-/// Tells of a loop's calls.
+/// Tells of a loop's calls. What is the same in all of them is made once.
 #[derive(Debug)]
-pub(super) struct CallObserver<'a> {
-    pub(super) telemetry: &'a Telemetry,
-    pub(super) node: NodeId,
-    pub(super) leader: &'a LoopKey,
+pub(super) struct CallObserver {
+    telemetry: Telemetry,
+    /// Of every call, by the conventions.
+    about: [KeyValue; 4],
+    /// Of one that was answered.
+    answered: [KeyValue; 5],
+    /// Of its span besides.
+    of_span: [KeyValue; 5],
 }
 
-impl CallObserver<'_> {
+impl CallObserver {
+    /// Of the loop that `node` has for `leader`.
+    pub(super) fn new(telemetry: Telemetry, node: NodeId, leader: &LoopKey) -> Self {
+        let endpoint = leader.endpoint.as_str();
+        let (host, port) = endpoint.rsplit_once(':').unwrap_or((endpoint, ""));
+        let [system, method, address, port] = [
+            KeyValue::new(attribute::RPC_SYSTEM, "grpc"),
+            KeyValue::new(attribute::RPC_METHOD, METHOD),
+            KeyValue::new(attribute::SERVER_ADDRESS, Arc::<str>::from(host)),
+            KeyValue::new(attribute::SERVER_PORT, port.parse().unwrap_or(0_i64)),
+        ];
+        let about = [system, method, address, port];
+        let [system, method, address, port] = about.clone();
+        Self {
+            telemetry,
+            about,
+            answered: [system, method, address, port, KeyValue::new(attribute::RPC_STATUS, "OK")],
+            of_span: [
+                KeyValue::new(attribute::MESSAGING_SYSTEM, MESSAGING_SYSTEM),
+                KeyValue::new(attribute::MESSAGING_OPERATION, "fetch"),
+                KeyValue::new(attribute::MESSAGING_OPERATION_TYPE, "receive"),
+                KeyValue::new(attribute::LEADER_ID, i64::from(leader.leader.get())),
+                follower_attribute(node),
+            ],
+        }
+    }
+
     /// A call was answered with `bytes` of records: counted, and with a span when something came of it.
     pub(super) fn answered(&self, trip: Trip, answer: &FetchResponse, bytes: usize, now: MonotonicTime) {
         let Some(meters) = self.telemetry.meters() else { return };
@@ -123,10 +161,10 @@ impl CallObserver<'_> {
         };
         self.count(outcome);
         if bytes > 0 || failed > 0 {
-            let status = KeyValue::new(attribute::RPC_STATUS, "OK");
-            let about = [&self.about()[..], std::slice::from_ref(&status)].concat();
-            meters.client_calls.record(now.since(trip.at).as_secs_f64(), &about);
-            self.record(trip, now, |span| span.with_all([status]).with(attribute::BYTES, count(bytes)));
+            meters.client_calls.record(now.since(trip.at).as_secs_f64(), &self.answered);
+            self.record(trip, now, |span| {
+                span.with_all(self.answered.clone()).with(attribute::BYTES, count(bytes))
+            });
         }
     }
 
@@ -136,12 +174,18 @@ impl CallObserver<'_> {
         let name = code_name(failure.status);
         let (status, why) =
             (KeyValue::new(attribute::RPC_STATUS, name), KeyValue::new(attribute::ERROR_TYPE, name));
-        if let Some(meters) = self.telemetry.meters() {
-            meters.errors.add(1, std::slice::from_ref(&why));
-            let about = [&self.about()[..], &[status.clone(), why.clone()]].concat();
-            meters.client_calls.record(now.since(trip.at).as_secs_f64(), &about);
+        let Some(meters) = self.telemetry.meters() else { return };
+        meters.errors.add(1, std::slice::from_ref(&why));
+        let about = [&self.about[..], &[status, why]].concat();
+        meters.client_calls.record(now.since(trip.at).as_secs_f64(), &about);
+        self.record(trip, now, |span| span.with_all(about).failed(failure.message.clone()));
+    }
+
+    /// This node's throttle kept something out of requests for so long.
+    pub(super) fn held(&self, span: Duration) {
+        if let Some(meters) = self.telemetry.meters().filter(|_| !span.is_zero()) {
+            meters.throttle.add(span.as_secs_f64(), &[throttle_side(ThrottleSide::Follower)]);
         }
-        self.record(trip, now, |span| span.with_all([status, why]).failed(failure.message.clone()));
     }
 
     fn count(&self, outcome: &'static str) {
@@ -150,27 +194,15 @@ impl CallObserver<'_> {
         }
     }
 
-    fn about(&self) -> [KeyValue; 4] {
-        let endpoint = self.leader.endpoint.as_str();
-        let (host, port) = endpoint.rsplit_once(':').unwrap_or((endpoint, ""));
-        [
-            KeyValue::new(attribute::RPC_SYSTEM, "grpc"),
-            KeyValue::new(attribute::RPC_METHOD, METHOD),
-            KeyValue::new(attribute::SERVER_ADDRESS, host.to_owned()),
-            KeyValue::new(attribute::SERVER_PORT, port.parse().unwrap_or(0_i64)),
-        ]
-    }
-
     fn record(&self, trip: Trip, now: MonotonicTime, more: impl FnOnce(Span) -> Span) {
         let Some(context) = trip.call else { return };
         let moment = Moment::now(now);
-        let span = Span::new(context, METHOD, SpanKind::Client, (moment.wall(trip.at), moment.wall(now)))
-            .with_all(self.about())
-            .with(attribute::MESSAGING_SYSTEM, MESSAGING_SYSTEM)
-            .with(attribute::MESSAGING_OPERATION, "fetch")
-            .with(attribute::MESSAGING_OPERATION_TYPE, "receive")
-            .with(attribute::LEADER_ID, i64::from(self.leader.leader.get()))
-            .with_all([follower_attribute(self.node)]);
+        let began = moment.wall(trip.at);
+        let mut span = Span::new(context, METHOD, SpanKind::Client, (began, moment.wall(now)))
+            .with_all(self.of_span.clone());
+        if !trip.held.is_zero() {
+            span = span.with_event(event::THROTTLE, began, throttled(ThrottleSide::Follower, trip.held));
+        }
         self.telemetry.tracer().record(more(span));
     }
 }
@@ -211,7 +243,7 @@ mod tests {
 
     #[test]
     fn the_network_has_what_the_leader_did_not_hold() {
-        let delays = way().carried(Offset::ZERO, &fetched(Some(5_150)), false).unwrap().delays;
+        let delays = way().carried(Offset::ZERO, &fetched(Some(5_150)), || false).unwrap().delays;
         assert_eq!((delays.behind, delays.leader), (Duration::ZERO, Duration::from_millis(50)));
         assert_eq!(delays.network, Duration::from_millis(40));
         assert_eq!(delays.lag(), Duration::from_millis(90), "(answered - appended) + (round trip - hold)");
@@ -219,21 +251,21 @@ mod tests {
 
     #[test]
     fn what_lay_there_before_it_was_asked_for_was_behind() {
-        let delays = way().carried(Offset::ZERO, &fetched(Some(3_000)), false).unwrap().delays;
+        let delays = way().carried(Offset::ZERO, &fetched(Some(3_000)), || false).unwrap().delays;
         assert_eq!((delays.behind, delays.leader), (Duration::from_secs(2), Duration::from_millis(200)));
         assert_eq!(delays.lag(), Duration::from_millis(2_240));
     }
 
     #[test]
     fn what_the_own_throttle_held_back_is_told_as_throttled() {
-        let throttled = |held| way().carried(Offset::ZERO, &fetched(Some(3_000)), held).unwrap().throttled;
+        let throttled = |held| way().carried(Offset::ZERO, &fetched(Some(3_000)), || held).unwrap().throttled;
         assert!(throttled(true) && !throttled(false));
     }
 
     #[test]
     fn without_records_or_their_time_nothing_is_measured() {
-        assert!(way().carried(Offset::ZERO, &fetched(None), false).is_none());
+        assert!(way().carried(Offset::ZERO, &fetched(None), || false).is_none());
         let empty = Fetched { records: Bytes::new(), ..fetched(Some(5_000)) };
-        assert!(way().carried(Offset::ZERO, &empty, false).is_none());
+        assert!(way().carried(Offset::ZERO, &empty, || false).is_none());
     }
 }

@@ -3,6 +3,8 @@
 use bytes::{Bytes, BytesMut};
 use highwater_protocol::fetch::Fetched;
 use highwater_records::{BatchBuilder, Compression, set_base_offset};
+use highwater_telemetry::names::{attribute, event, metric};
+use highwater_telemetry::test_util::{Kept, KeptSpan};
 use highwater_types::WallTime;
 
 use super::*;
@@ -168,6 +170,81 @@ async fn a_gibibyte_at_fifty_megabytes_a_second_keeps_the_rate_and_another_holds
     assert!(second >= 180 * MB, "{second} bytes in the second after the change");
     let rest = (1_u64 << 30) as f64 / (began.elapsed() - changed).as_secs_f64();
     assert!((180e6..=215e6).contains(&rest), "{rest} bytes a second");
+}
+
+/// How long the follower's side held back, by its metric.
+fn counted(kept: &Kept) -> Duration {
+    Duration::from_secs_f64(kept.counted(metric::THROTTLE, &[(attribute::THROTTLE_SIDE, "follower")]))
+}
+
+/// What a span says of the throttle: whose, and how many milliseconds.
+fn told(span: &KeptSpan) -> Option<(&str, u128)> {
+    let (name, at, about) = span.events.first()?;
+    assert_eq!(
+        (name.as_str(), *at),
+        (event::THROTTLE, span.times.0),
+        "it was over when the request went out"
+    );
+    Some((&about[attribute::THROTTLE_SIDE], about[attribute::THROTTLE_MS].parse().unwrap()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_throttle_took_is_counted_and_told_with_the_request_that_it_lets_out() {
+    let (telemetry, mut kept) = Telemetry::kept();
+    let (lagging, in_sync) = (TestPartition::new(0), TestPartition::new(1));
+    in_sync.in_sync.store(true, Ordering::Relaxed);
+    let mut rig = Rig::telling(telemetry, Some("1kB/s"), &[&lagging, &in_sync]);
+    rig.next().await.answer(|index| if index == 0 { ten_from(0, 1_000) } else { nothing(0) });
+    append(&lagging).await;
+    let began = Instant::now();
+    let wants = |asked: &Asked, which: i32| {
+        asked.partitions().iter().any(|(index, .., wants)| *index == which && *wants)
+    };
+    let mut polls = 0;
+    let asked = loop {
+        let asked = rig.next().await;
+        if wants(&asked, 0) {
+            break asked;
+        }
+        if wants(&asked, 1) && polls < 3 {
+            asked.answer(|index| if index == 1 { ten_from(10 * polls, 100) } else { nothing(1_000) });
+            append(&in_sync).await;
+            polls += 1;
+        } else if !asked.is_poll() {
+            asked.answer(|_| nothing(1_000));
+        } else {
+            // Parked: what is kept out goes beside it.
+            std::mem::forget(asked);
+        }
+    };
+    let waited = began.elapsed();
+    assert!(waited >= Duration::from_millis(200), "{waited:?}");
+    assert_eq!(counted(&kept), waited);
+    asked.answer(|_| ten_from(10, 1_000));
+    append(&lagging).await;
+    let spans = kept.spans();
+    let (let_out, before) = spans.split_last().expect("calls that brought something");
+    assert_eq!(
+        before.iter().filter_map(told).count(),
+        0,
+        "neither the first nor those of the one in sync waited"
+    );
+    assert_eq!(before.len(), 1 + usize::try_from(polls).unwrap());
+    assert_eq!(told(let_out), Some(("follower", waited.as_millis())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_throttle_takes_is_counted_while_it_lasts() {
+    let (telemetry, kept) = Telemetry::kept();
+    let p0 = TestPartition::new(0);
+    let mut rig = Rig::telling(telemetry, Some("1kB/s"), &[&p0]);
+    let batch = large_batches(&template(60_000), 0, 1);
+    rig.next().await.answer(|_| nothing(1_000).map(|empty| Fetched { records: batch.clone(), ..empty }));
+    append(&p0).await;
+    rig.next().await.answer(|_| nothing(1_000));
+    rig.silence(Duration::from_secs(10)).await;
+    let seconds = counted(&kept).as_secs_f64();
+    assert!((10.0 - LOOK_AGAIN.as_secs_f64()..=10.0).contains(&seconds), "{seconds} of 10 s");
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use highwater_protocol::follower::FollowerPartition;
 use highwater_protocol::lag_cause::{Delays, cause_of_answer};
-use highwater_serving::observe::{MESSAGING_SYSTEM, count, follower_attribute, millis, partition_attributes};
+use highwater_serving::observe::{MESSAGING_SYSTEM, count, millis};
 use highwater_telemetry::names::{attribute, span};
 use highwater_telemetry::{KeyValue, Moment, Span, SpanKind};
 use highwater_types::{LeaderEpoch, MonotonicTime, NodeId, Offset, TraceContext};
@@ -125,10 +125,8 @@ impl FollowedPartition {
         let carried = &held.carried;
         let delays = Delays { disk: now.since(carried.arrived), ..carried.delays };
         *self.lags.last.lock() = Some(LastWay { delays, throttled: carried.throttled });
-        let [topic, partition] = partition_attributes(&self.topic.name, self.replica.id().partition);
-        let about = [topic, partition, follower_attribute(self.context.node)];
         if let Some(meters) = self.context.telemetry.meters() {
-            meters.lag.record(delays.lag().as_secs_f64(), &about);
+            meters.lag.record(delays.lag().as_secs_f64(), &self.about);
         }
         let Some((context, parent)) = self.lag_context(carried, delays.lag()) else { return };
         let moment = Moment::now(now);
@@ -136,7 +134,7 @@ impl FollowedPartition {
         let times = (moment.before(delays.lag()), moment.before(Duration::ZERO));
         let mut replicate = Span::new(context, name, SpanKind::Consumer, times)
             .with_parent(parent, true)
-            .with_all(about)
+            .with_all(self.about.clone())
             .with_all(lag_attributes(held, state, &delays));
         let others = carried.traces.iter().map(|(_, trace)| *trace).chain(carried.call);
         for link in others.filter(|link| parent != Some(*link)) {

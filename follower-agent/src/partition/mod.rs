@@ -22,11 +22,12 @@ use highwater_protocol::follower::{
 };
 use highwater_protocol::quota::{Metering, follower_in_sync};
 use highwater_replica::{AskOffsets, FollowerReplica, FollowerStep, FollowerWork, Now};
+use highwater_serving::observe::{follower_attribute, partition_attributes};
 use highwater_serving::volume::on_disk;
 use highwater_serving::{
     DamageNote, FetchPurgatory, HostedReplica, ReplicaFacts, ReplicationThrottle, wait_for_readers,
 };
-use highwater_telemetry::Telemetry;
+use highwater_telemetry::{KeyValue, Telemetry};
 use highwater_types::{
     Durability, ErrorCode, MonotonicTime, NodeId, Offset, PartitionRecord, ReplicationError,
     TopicIdPartition, TopicName, TopicRecord, WallTime,
@@ -82,6 +83,8 @@ pub(crate) struct FollowedPartition {
     trouble: Trouble,
     /// What was fetched and is not held yet.
     lags: LagWatch,
+    /// What names it in all that is told of it: the partition, and this follower.
+    about: [KeyValue; 3],
     damage: DamageNote,
 }
 
@@ -93,6 +96,8 @@ impl FollowedPartition {
         context: Arc<PartitionContext>,
     ) -> Arc<Self> {
         let name = format!("{}-{}", topic.name, replica.id().partition);
+        let [about_topic, partition] = partition_attributes(&topic.name, replica.id().partition);
+        let about = [about_topic, partition, follower_attribute(context.node)];
         Arc::new_cyclic(|this: &Weak<Self>| Self {
             topic,
             replica,
@@ -106,6 +111,7 @@ impl FollowedPartition {
             question: Mutex::new(None),
             trouble: Trouble::default(),
             lags: LagWatch::default(),
+            about,
             damage: DamageNote::default(),
         })
     }

@@ -75,16 +75,24 @@ mod tests {
 
     async fn answer(session_id: i32, session_epoch: i32) -> Result<i32, ErrorCode> {
         let inner = tower::service_fn(|fetch: Fetch| async move {
+            let received = fetch.received;
             let response = FetchResponse {
                 session_id: 0,
-                received: fetch.received,
-                answered: fetch.received,
+                received,
+                answered: received,
                 throttle: Duration::ZERO,
                 throttle_reason: None,
                 partitions: Vec::new(),
             };
-            let completion = FetchCompletion::NoWait;
-            Ok(Fetched { response, completion, parked: Duration::ZERO, admitted: None })
+            let (completion, waited) = (FetchCompletion::NoWait, Duration::ZERO);
+            Ok(Fetched {
+                response,
+                completion,
+                parked: waited,
+                held: waited,
+                reading: received,
+                admitted: None,
+            })
         });
         let request = FetchRequest {
             cluster: None,

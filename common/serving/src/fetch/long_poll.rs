@@ -100,16 +100,25 @@ impl Shared {
         });
         let (delayed, watched) = match self.may_wait(requester, &fetch, &partitions) {
             Ok(waiting) => waiting,
-            Err(completion) => return planned(fetch, partitions, completion, Duration::ZERO),
+            Err(completion) => {
+                // One that is asked for anew was parked before.
+                let parked = if fetch.recorded { self.parked(&fetch) } else { Duration::ZERO };
+                return planned(fetch, partitions, completion, parked);
+            }
         };
         drop(partitions);
         if let Requester::Follower(follower) = requester {
             watched.iter().for_each(|on| on.replica.on_parked(follower, delayed.deadline()));
         }
         let completion = self.purgatory.wait(delayed, requester, watched).await;
-        let parked = self.clock.now().since(fetch.received);
+        let parked = self.parked(&fetch);
         let partitions = self.visit(&fetch.request, |replica, asked| replica.plan(requester, asked));
         planned(fetch, partitions, completion, parked)
+    }
+
+    /// How long a fetch whose wait is over was parked.
+    fn parked(&self, fetch: &Fetch) -> Duration {
+        self.clock.now().since(fetch.received)
     }
 
     /// Finds each partition of a request and plans its read by `plan`.

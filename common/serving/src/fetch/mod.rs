@@ -12,6 +12,7 @@ mod long_poll;
 mod read;
 mod throttle;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -79,7 +80,7 @@ pub struct Planned {
     pub partitions: Vec<PlannedPartition>,
     /// Why it is answered.
     pub completion: FetchCompletion,
-    /// How long it was parked.
+    /// How long it was parked, from its arrival on.
     pub parked: Duration,
     /// How many bytes its metered partitions may have together. The first batch of one may be larger, unless it is 0.
     pub metered_bytes: u64,
@@ -105,8 +106,12 @@ pub struct Fetched {
     pub response: FetchResponse,
     /// Why it was given when it was.
     pub completion: FetchCompletion,
-    /// How long the request was parked.
+    /// How long the request was parked, from its arrival on; with a throttle, until the last wait was over.
     pub parked: Duration,
+    /// How long a throttle left partitions out of it.
+    pub held: Duration,
+    /// When the read began.
+    pub reading: MonotonicTime,
     /// The answer's bytes, in flight until it is sent; absent where nothing admits.
     pub admitted: Option<Arc<Permit>>,
 }
@@ -117,5 +122,16 @@ impl Fetched {
     pub fn bytes(&self) -> u64 {
         let of = |result: &PartitionResult| Some(result.outcome.as_ref().ok()?.records.len() as u64);
         self.response.partitions.iter().filter_map(of).sum()
+    }
+
+    /// When it was parked: until whatever it waited for, or a throttle, let it go.
+    pub(crate) fn park(&self) -> Range<MonotonicTime> {
+        let received = self.response.received;
+        received..received.after(self.parked)
+    }
+
+    /// When it was read.
+    pub(crate) const fn read(&self) -> Range<MonotonicTime> {
+        self.reading..self.response.answered
     }
 }

@@ -66,6 +66,7 @@ impl Service<Planned> for Read {
 
 impl Read {
     async fn answer(self, planned: Planned) -> Fetched {
+        let reading = self.clock.now();
         let Planned { fetch, partitions, completion, parked, metered_bytes } = planned;
         let cap = |(slot, asked): (usize, &FetchPartition)| Cap {
             bytes: if fetch.is_withheld(slot) { 0 } else { asked.max_bytes },
@@ -96,7 +97,7 @@ impl Read {
             throttle_reason: None,
             partitions,
         };
-        Fetched { response, completion, parked, admitted: None }
+        Fetched { response, completion, parked, held: Duration::ZERO, reading, admitted: None }
     }
 
     async fn read(&self, partitions: Vec<PlannedPartition>, caps: Caps) -> Vec<PartitionResult> {

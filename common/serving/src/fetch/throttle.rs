@@ -108,25 +108,25 @@ impl Shared {
         S: Service<Fetch, Response = Fetched>,
     {
         let max_wait = fetch.request.max_wait;
-        let mut was_held = false;
+        let mut held = Duration::ZERO;
         loop {
             fetch.metering = self.metering(follower, &fetch.request);
-            was_held |= fetch.metering.contains(&Metering::Withheld);
-            let left = max_wait.saturating_sub(self.clock.now().since(fetch.received));
+            let (is_held, began) = (fetch.metering.contains(&Metering::Withheld), self.clock.now());
+            let left = max_wait.saturating_sub(began.since(fetch.received));
             let left = before(fetch.deadline, left);
-            let slice = if fetch.metering.contains(&Metering::Withheld) {
-                self.throttle.pause().clamp(SHORTEST_PARK, LOOK_AGAIN).min(left)
-            } else {
-                left
-            };
+            let slice =
+                if is_held { self.throttle.pause().clamp(SHORTEST_PARK, LOOK_AGAIN).min(left) } else { left };
             let mut asked = fetch.clone();
             asked.request.max_wait = slice;
             let answering = inner.ready().await?.call(asked);
             let mut fetched = answering.await?;
+            if is_held {
+                held += fetched.reading.since(began);
+            }
             let is_over = slice == left || fetched.completion != FetchCompletion::TimeUp;
             if is_over && !(left > Duration::ZERO && self.came_too_late(&fetch.metering, &fetched)) {
-                let held = if was_held { self.clock.now().since(fetch.received) } else { Duration::ZERO };
-                self.tell(&fetch.metering, held, &mut fetched);
+                fetched.held = held;
+                self.tell(&fetch.metering, &mut fetched);
                 return Ok(fetched);
             }
             fetch.recorded = true;
@@ -162,10 +162,10 @@ impl Shared {
 
     /// Tells a follower that is catching up how long the quota lets nothing more through, or else how long it held
     /// this fetch back.
-    fn tell(&self, metering: &[Metering], held: Duration, fetched: &mut Fetched) {
+    fn tell(&self, metering: &[Metering], fetched: &mut Fetched) {
         let is_held = |m: &Metering| matches!(m, Metering::Metered | Metering::Withheld);
         let pause = self.throttle.pause();
-        let told = if pause.is_zero() { held } else { pause };
+        let told = if pause.is_zero() { fetched.held } else { pause };
         if metering.iter().any(is_held) && !told.is_zero() {
             fetched.response.throttle = told;
             fetched.response.throttle_reason = Some(ThrottleReason::ReplicationQuota);

@@ -2,6 +2,8 @@
 
 use bytes::Bytes;
 use highwater_protocol::fetch::{self, FetchResponse};
+use highwater_telemetry::Telemetry;
+use highwater_telemetry::names::{attribute, event, metric, span};
 use highwater_types::{MonotonicTime, Offset, Throttle as Setting, ThrottleSide};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -10,7 +12,8 @@ use tower_test::mock::{self, Handle, Mock};
 
 use super::*;
 use crate::FetchPurgatory;
-use crate::fetch::{LongPollLayer, Read, ReadBounds};
+use crate::fetch::{LongPoll, LongPollLayer, Read, ReadBounds};
+use crate::observe::{CallSpan, FetchAsked, FetchObserver, throttled};
 use crate::test_replica::{BATCH, TestHost, TestReplica, asks, fetch, offset};
 
 const MB: u64 = 1_000_000;
@@ -22,6 +25,8 @@ fn follower(id: i32) -> NodeId {
 fn setting(rate: &str, replicas: &str) -> Setting {
     Setting { id: 1, rate: rate.parse().unwrap(), replicas: replicas.parse().unwrap(), ttl_ms: None }
 }
+
+type Stack = Throttle<LongPoll<Charge<Read>>>;
 
 /// A leader's throttle over these replicas.
 struct Bench {
@@ -61,22 +66,21 @@ impl Bench {
         (self.layer().layer(mock), handle)
     }
 
-    /// All stages of a leader, but for sessions.
-    fn stack(
-        &self,
-    ) -> impl Service<Fetch, Response = Fetched, Error = std::convert::Infallible, Future: Send>
-    + Clone
-    + Send
-    + use<> {
-        let purgatory = Arc::new(FetchPurgatory::new(self.clock));
+    /// All stages of a leader, but for sessions and admission.
+    fn stack(&self) -> Stack {
+        self.stack_over(&Arc::new(FetchPurgatory::new(self.clock)))
+    }
+
+    fn stack_over(&self, purgatory: &Arc<FetchPurgatory>) -> Stack {
         let bounds = ReadBounds { answer_bytes: 64 << 20, concurrent_reads: 4 };
+        let max_wait = Duration::from_secs(60);
         ServiceBuilder::new()
             .layer(self.layer())
             .layer(LongPollLayer::new(
                 Arc::clone(&self.host) as _,
-                purgatory,
+                Arc::clone(purgatory),
                 self.clock,
-                Duration::from_secs(60),
+                max_wait,
             ))
             .layer(ChargeLayer::new(Arc::clone(&self.throttle)))
             .service(Read::new(self.clock, bounds))
@@ -91,19 +95,21 @@ impl Bench {
 }
 
 fn answered(completion: FetchCompletion, bytes: usize) -> Fetched {
+    let at = MonotonicTime::ZERO;
     let snapshot =
         fetch::Snapshot { high_watermark: Offset::ZERO, log_start: Offset::ZERO, log_end: Offset::ZERO };
     let found = fetch::Fetched { records: Bytes::from(vec![0; bytes]), ..fetch::Fetched::empty(snapshot) };
     let partition = highwater_types::PartitionIndex::new(0).unwrap();
     let response = FetchResponse {
         session_id: 0,
-        received: MonotonicTime::ZERO,
-        answered: MonotonicTime::ZERO,
+        received: at,
+        answered: at,
         throttle: Duration::ZERO,
         throttle_reason: None,
         partitions: vec![PartitionResult { topic: None, topic_id: None, partition, outcome: Ok(found) }],
     };
-    Fetched { response, completion, parked: Duration::ZERO, admitted: None }
+    let waited = Duration::ZERO;
+    Fetched { response, completion, parked: waited, held: waited, reading: at, admitted: None }
 }
 
 fn spawn<S>(service: S, fetch: Fetch) -> JoinHandle<Fetched>
@@ -191,9 +197,62 @@ async fn a_fetch_of_throttled_partitions_only_stays_parked_up_to_its_max_wait() 
     let began = Instant::now();
     let fetched = spawn(bench.stack(), bench.asks(2, 2_000, vec![asks("t", 0, 0)])).await.unwrap();
     assert_eq!((fetched.completion, began.elapsed()), (FetchCompletion::TimeUp, Duration::from_secs(2)));
-    assert_eq!(fetched.parked, Duration::from_secs(2));
+    assert_eq!((fetched.parked, fetched.held), (Duration::from_secs(2), Duration::from_secs(2)));
     assert_eq!(fetched.response.throttle, Duration::from_secs(58));
     assert_eq!(replica.arrivals.load(std::sync::atomic::Ordering::Relaxed), 1, "S25");
+}
+
+/// The parts of a fetch as a trace shows them: what the throttle took belongs to the park and not to the read.
+#[tokio::test(start_paused = true)]
+async fn the_read_begins_when_the_throttle_lets_go_and_not_before() {
+    let replica = TestReplica::new("t", 0);
+    replica.append(1_000);
+    let bench = Bench::new(Some("1MB/s"), &[&replica]);
+    bench.exhaust(Duration::from_millis(700));
+    let asked = bench.asks(2, 2_000, vec![asks("t", 0, 0)]);
+    let received = asked.received;
+    let fetched = spawn(bench.stack(), asked).await.unwrap();
+    assert_eq!((sizes(&fetched), fetched.completion), (vec![1_000], FetchCompletion::EnoughBytes));
+    let let_go = received.after(Duration::from_millis(700));
+    assert_eq!((fetched.park(), fetched.read()), (received..let_go, let_go..let_go));
+    assert_eq!(fetched.held, Duration::from_millis(700));
+    the_trace_shows_one_after_the_other(&bench, &fetched);
+}
+
+fn the_trace_shows_one_after_the_other(bench: &Bench, fetched: &Fetched) {
+    let (telemetry, mut kept) = Telemetry::kept();
+    let asked = FetchAsked::by(&bench.asks(2, 2_000, Vec::new()).request);
+    let call = CallSpan(telemetry.tracer().begin(None));
+    let notes =
+        FetchObserver::new(&telemetry, bench.clock).answered(call, asked, fetched).expect("it is traced");
+    let [park, read] = <[_; 2]>::try_from(kept.spans()).expect("two parts");
+    assert_eq!((park.name.as_str(), read.name.as_str()), (span::PARK, span::READ));
+    assert_eq!(park.times.1.duration_since(park.times.0).unwrap(), Duration::from_millis(700));
+    assert_eq!(read.times, (park.times.1, park.times.1), "after the park, and at once");
+    let (name, at, about) = notes.event.expect("the throttle is told");
+    assert_eq!((name, at), (event::THROTTLE, fetched.park().end));
+    assert_eq!(about, throttled(ThrottleSide::Leader, Duration::from_millis(700)));
+    let seconds = kept.counted(metric::THROTTLE, &[(attribute::THROTTLE_SIDE, "leader")]);
+    assert_eq!(Duration::from_secs_f64(seconds), Duration::from_millis(700));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_waited_for_after_the_throttle_let_go_is_no_time_of_the_throttle() {
+    let replica = TestReplica::new("t", 0);
+    let bench = Bench::new(Some("1MB/s"), &[&replica]);
+    bench.exhaust(Duration::from_millis(300));
+    let purgatory = Arc::new(FetchPurgatory::new(bench.clock));
+    let service = bench.stack_over(&purgatory);
+    let asked = bench.asks(2, 2_000, vec![asks("t", 0, 0)]);
+    let received = asked.received;
+    let call = spawn(service, asked);
+    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    replica.append(1_000);
+    purgatory.wake(crate::HostedReplica::id(&*replica));
+    let fetched = call.await.unwrap();
+    assert_eq!(fetched.held, Duration::from_millis(300));
+    assert_eq!(fetched.park(), received..received.after(Duration::from_secs(1)));
+    assert_eq!(fetched.read().start, fetched.park().end);
 }
 
 #[tokio::test(start_paused = true)]
@@ -304,6 +363,51 @@ async fn a_gibibyte_at_fifty_megabytes_a_second_keeps_the_rate_and_another_holds
     );
     let per_second = (1_u64 << 30) as f64 / got.last().unwrap().0.as_secs_f64();
     assert!((180e6..=215e6).contains(&per_second), "{per_second} bytes a second");
+}
+
+/// KAFKA-6937 of cases.md F: a record a second to a partition in sync, while its neighbour on the same channel has 10 MB to
+/// catch up at 100,000 bytes a second; both are listed.
+#[tokio::test(start_paused = true)]
+async fn a_record_of_a_replica_in_sync_arrives_at_once_while_its_neighbour_moves_at_the_rate() {
+    const SECONDS: i64 = 60;
+    /// What the follower needs before it asks again.
+    const BETWEEN: Duration = Duration::from_millis(3);
+    let (in_sync, lagging) = (TestReplica::new("p", 0), TestReplica::new("p", 1));
+    in_sync.join(follower(2));
+    (0..2_000).for_each(|_| lagging.append(5_000));
+    let bench = Bench::new(Some("100kB/s"), &[&in_sync, &lagging]);
+    let purgatory = Arc::new(FetchPurgatory::new(bench.clock));
+    let (service, began) = (bench.stack_over(&purgatory), Instant::now());
+    let records = Arc::clone(&in_sync);
+    tokio::spawn(async move {
+        for second in 1..=SECONDS {
+            tokio::time::sleep_until(began + Duration::from_secs(second.unsigned_abs())).await;
+            records.append(100);
+            purgatory.wake(crate::HostedReplica::id(&*records));
+        }
+    });
+    let (mut from, mut arrived, mut moved) = ([0, 0], Vec::new(), Vec::new());
+    while arrived.len() < usize::try_from(SECONDS).unwrap() {
+        let asked = bench.asks(2, 500, vec![asks("p", 0, from[0]), asks("p", 1, from[1])]);
+        let fetched = service.clone().oneshot(asked).await.unwrap();
+        let sizes = sizes(&fetched);
+        if sizes[0] > 0 {
+            let (appended, now) = (Duration::from_secs(arrived.len() as u64 + 1), began.elapsed());
+            arrived.push(now - appended);
+        }
+        moved.push((began.elapsed(), sizes[1] as u64));
+        for (from, (bytes, batch)) in from.iter_mut().zip(sizes.iter().zip([100, 5_000])) {
+            *from += i64::try_from(bytes / batch).unwrap() * BATCH;
+        }
+        tokio::time::sleep(BETWEEN).await;
+    }
+    let longest = arrived.iter().max().unwrap();
+    assert!(*longest <= BETWEEN, "the case allows 100 ms: {arrived:?}");
+    for second in 0..=30 {
+        let span = Duration::from_secs(second)..Duration::from_secs(second + 30);
+        let bytes: u64 = moved.iter().filter(|(at, _)| span.contains(at)).map(|(_, bytes)| bytes).sum();
+        assert!((2_700_000..=3_300_000).contains(&bytes), "{bytes} bytes in {span:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

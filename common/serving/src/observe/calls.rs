@@ -39,7 +39,7 @@ impl CallSpan {
     }
 }
 
-/// In a response's extensions: what its handler knows.
+/// In a response's extensions: what its handler knows. Absent where that is nothing, or the call is not traced.
 #[derive(Clone, Debug, Default)]
 pub struct CallNotes {
     /// Nothing came of it: no span, and not among the durations.
@@ -48,8 +48,8 @@ pub struct CallNotes {
     pub attributes: Vec<KeyValue>,
     /// Traces of the records that it carried.
     pub links: Vec<RecordLink>,
-    /// An event at the call's end.
-    pub event: Option<(&'static str, Vec<KeyValue>)>,
+    /// An event, and when it was.
+    pub event: Option<(&'static str, MonotonicTime, Vec<KeyValue>)>,
 }
 
 /// A service whose calls are observed.
@@ -100,7 +100,9 @@ where
             span: if begins { self.telemetry.tracer().begin(parent) } else { None },
             began: self.clock.now(),
         };
-        request.extensions_mut().insert(CallSpan(call.span));
+        if call.span.is_some() {
+            request.extensions_mut().insert(CallSpan(call.span));
+        }
         let answer = self.inner.call(request);
         Either::Right(Box::pin(async move {
             let mut response = answer.await?;
@@ -115,6 +117,7 @@ where
 struct Call {
     telemetry: Telemetry,
     clock: MonotonicClock,
+    /// Shares its text with the request.
     uri: Uri,
     parent: Option<TraceContext>,
     span: Option<TraceContext>,
@@ -146,8 +149,8 @@ impl Call {
         for (link, attributes) in notes.links {
             span = span.with_link(link, attributes);
         }
-        if let Some((event, attributes)) = notes.event {
-            span = span.with_event(event, times.1, attributes);
+        if let Some((event, at, attributes)) = notes.event {
+            span = span.with_event(event, moment.wall(at), attributes);
         }
         if status != Code::Ok {
             span = span.with(attribute::ERROR_TYPE, status_name);

@@ -7,11 +7,12 @@
 mod calls;
 mod fetches;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_telemetry::KeyValue;
 use highwater_telemetry::names::attribute;
-use highwater_types::{NodeId, PartitionIndex, TopicName, TraceContext};
+use highwater_types::{NodeId, PartitionIndex, ThrottleSide, TopicName, TraceContext};
 
 pub use calls::{CallNotes, CallSpan, Observed};
 pub use fetches::{FetchAsked, FetchObserver};
@@ -22,12 +23,12 @@ pub const MESSAGING_SYSTEM: &str = "highwater";
 /// A link to the trace of some records.
 pub type RecordLink = (TraceContext, Vec<KeyValue>);
 
-/// The attributes that name a partition.
+/// The attributes that name a partition. Cheap to clone.
 #[must_use]
 pub fn partition_attributes(topic: &TopicName, partition: PartitionIndex) -> [KeyValue; 2] {
     [
-        KeyValue::new(attribute::TOPIC, topic.to_string()),
-        KeyValue::new(attribute::PARTITION, partition.get().to_string()),
+        KeyValue::new(attribute::TOPIC, Arc::<str>::from(topic.as_str())),
+        KeyValue::new(attribute::PARTITION, Arc::<str>::from(partition.get().to_string())),
     ]
 }
 
@@ -35,6 +36,18 @@ pub fn partition_attributes(topic: &TopicName, partition: PartitionIndex) -> [Ke
 #[must_use]
 pub fn follower_attribute(follower: NodeId) -> KeyValue {
     KeyValue::new(attribute::FOLLOWER_ID, i64::from(follower.get()))
+}
+
+/// The attribute that names the side which throttles.
+#[must_use]
+pub fn throttle_side(side: ThrottleSide) -> KeyValue {
+    KeyValue::new(attribute::THROTTLE_SIDE, side.name())
+}
+
+/// The attributes of a [`THROTTLE`](highwater_telemetry::names::event::THROTTLE) event: who held back, and how long.
+#[must_use]
+pub fn throttled(side: ThrottleSide, held: Duration) -> Vec<KeyValue> {
+    vec![throttle_side(side), KeyValue::new(attribute::THROTTLE_MS, millis(held))]
 }
 
 /// A count as attributes take it.
