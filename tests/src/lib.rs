@@ -14,6 +14,7 @@ pub mod cluster;
 pub mod core_sim;
 pub mod disk;
 pub mod etcd;
+pub mod explore;
 pub mod fake_collector;
 pub mod fake_leader;
 pub mod fake_log;

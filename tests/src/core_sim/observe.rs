@@ -64,7 +64,8 @@ pub struct Said {
     /// Whether its log has failed: what could not be flushed is cut, and comes back by replication. Nothing is done in its
     /// epoch before that.
     pub failed: bool,
-    generation: u64,
+    /// How often its log was cut.
+    pub generation: u64,
 }
 
 /// A running replica.

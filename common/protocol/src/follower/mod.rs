@@ -28,6 +28,8 @@ use highwater_types::{
 
 mod answer;
 mod backoff;
+#[cfg(any(test, feature = "test-util"))]
+mod essence;
 mod failure;
 mod fetch_plan;
 mod leadership;
@@ -38,6 +40,8 @@ mod truncation;
 
 pub use answer::{AnswerFacts, BatchSpan, LeaderOffsets};
 pub use backoff::{Backoff, BackoffConfig};
+#[cfg(any(test, feature = "test-util"))]
+pub use essence::FollowerEssence;
 pub use failure::FailureReason;
 pub use fetch_plan::FetchPlan;
 pub use outcome::{CutPlan, FollowerAction, FollowerEffect, PartitionFetchState};

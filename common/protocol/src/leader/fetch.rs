@@ -129,7 +129,13 @@ impl LeaderPartition {
             return Err(invalid("acknowledged_offset is above fetch_offset"));
         }
         if let Err(error) = check_leadership(Requester::Follower(follower), request, &self.facts(*log)) {
-            if is_planted(PlantedFault::CountOlderEpoch) && error.code == ErrorCode::FencedLeaderEpoch {
+            if is_planted(PlantedFault::CountOlderEpoch)
+                && error.code == ErrorCode::FencedLeaderEpoch
+                && self
+                    .followers
+                    .get_mut(&follower)
+                    .is_some_and(|progress| progress.admit(incarnation).is_ok())
+            {
                 self.count(follower, request, incarnation, acknowledged, log.log_end, now);
             }
             return Err(error);

@@ -331,6 +331,30 @@ impl FollowerProgress {
             || self.last_caught_up.is_some_and(|at| now.since(at) <= bound.saturating_add(reading))
     }
 
+    /// What of it decides about the in-sync set and the high watermark, of `node` at `now`.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(super) fn essence(
+        &self,
+        node: highwater_types::NodeId,
+        now: MonotonicTime,
+        bound: Duration,
+    ) -> super::FollowerOfLeader {
+        let recent = |at: MonotonicTime| now.since(at) <= bound;
+        let mut retired = self.retired.clone();
+        retired.sort_unstable();
+        super::FollowerOfLeader {
+            node,
+            incarnation: self.incarnation,
+            retired,
+            acknowledged: self.acknowledged,
+            is_fetching: self.is_fetching(now, bound),
+            caught_up: self.last_caught_up.map(recent),
+            arrivals: self.arrivals.iter().map(|(at, end)| (recent(*at), *end)).collect(),
+            gone: self.gone,
+            is_read_for: self.reading_since.is_some(),
+        }
+    }
+
     /// Whether it fetched within `bound`.
     pub(super) fn is_fetching(&self, now: MonotonicTime, bound: Duration) -> bool {
         self.last_fetch.is_some_and(|at| now.since(at) <= bound)

@@ -90,6 +90,13 @@ impl InSyncReplicas {
         })
     }
 
+    /// The change under way: what is proposed, against which version, and whether its outcome is unknown.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(super) fn pending(&self) -> Option<(&[IsrMember], PartitionEpoch, bool)> {
+        let pending = self.pending.as_ref()?;
+        Some((&pending.proposed, pending.expected, matches!(pending.answer, Answer::Retry(_))))
+    }
+
     /// Whether this node is in the maximal set, with whatever incarnation.
     pub(super) fn maximal_has_node(&self, node: NodeId) -> bool {
         self.maximal().any(|m| m.node == node)

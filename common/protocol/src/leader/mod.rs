@@ -24,6 +24,8 @@ use crate::fetch::{LogFacts, PartitionFacts};
 
 mod commit;
 mod description;
+#[cfg(any(test, feature = "test-util"))]
+mod essence;
 mod fetch;
 mod follower_progress;
 mod high_watermark;
@@ -31,6 +33,8 @@ mod in_sync_replicas;
 mod isr_change;
 
 pub use description::FollowerRow;
+#[cfg(any(test, feature = "test-util"))]
+pub use essence::{FollowerOfLeader, LeaderEssence, PendingIsr};
 pub use follower_progress::Answered;
 pub use in_sync_replicas::{IsrOutcome, IsrProposal};
 
