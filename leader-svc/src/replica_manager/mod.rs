@@ -8,7 +8,8 @@
 //! - It gives a leadership up where somebody in sync can take it: before it stops, when its disk fails, and when it cannot
 //!   lead although the record says so (design.md 2, 6.11).
 //! - A leadership that is over is taken out of the table first, so that requests learn where to go, then closed.
-//! - A directory is deleted for a tombstone of its topic id only; one that no record knows is reported and kept.
+//! - A directory is deleted for a tombstone of its topic id, or for a newer record without this node; one that no record knows
+//!   is reported and kept.
 //!
 //! Every failure is retried with a growing pause; a newer record ends the pause.
 
@@ -173,7 +174,7 @@ impl ReplicaManager {
                 next = [next, due].into_iter().flatten().min();
             }
         }
-        self.strays.look(&self.shared.volume, view, self.slots.keys().copied());
+        self.strays.look(&self.shared.volume, view, self.shared.node, self.slots.keys().copied());
         next
     }
 
