@@ -16,6 +16,7 @@ mod log;
 mod outcome;
 mod output;
 mod produce;
+mod reassign;
 mod throttle;
 mod tied;
 mod topics;
@@ -63,6 +64,8 @@ enum Command {
     Throttle(ThrottleCommand),
     /// Has another replica lead a partition: the preferred one, or one that may lack records.
     Elect(elect::ElectArgs),
+    /// Moves partitions to other nodes, to more of them or to fewer; takes that back; shows how far it is.
+    Reassign(reassign::ReassignArgs),
     /// Reads partition directories offline; writes nothing.
     #[command(subcommand)]
     Log(LogCommand),
@@ -99,6 +102,7 @@ fn run(cli: &Cli, out: &mut dyn Write) -> Result<Verdict, CommandError> {
         Command::Consume(args) => block_on(consume::run(args, out)).map(|()| Verdict::Good),
         Command::Lag(args) => block_on(lag::run(args, out)),
         Command::Elect(args) => block_on(elect::run(args, out)).map(|()| Verdict::Good),
+        Command::Reassign(args) => block_on(reassign::run(args, out)),
         Command::Throttle(command) => block_on(command.run(out)).map(|()| Verdict::Good),
     }
 }

@@ -159,6 +159,30 @@ impl ClusterService for Api {
         Err(leader_svc_needed(&self.host.view()))
     }
 
+    async fn reassign_replicas(
+        &self,
+        request: Request<v1::ReassignReplicasRequest>,
+    ) -> Answer<v1::ReassignReplicasResponse> {
+        highwater_wire::reassign::decode_reassign(&request.into_inner())?;
+        Err(leader_svc_needed(&self.host.view()))
+    }
+
+    async fn cancel_reassignment(
+        &self,
+        request: Request<v1::CancelReassignmentRequest>,
+    ) -> Answer<v1::CancelReassignmentResponse> {
+        highwater_wire::reassign::decode_cancel(&request.into_inner())?;
+        Err(leader_svc_needed(&self.host.view()))
+    }
+
+    async fn list_reassignments(
+        &self,
+        request: Request<v1::ListReassignmentsRequest>,
+    ) -> Answer<v1::ListReassignmentsResponse> {
+        // How far a replica is, its leader knows.
+        calls::list_reassignments(&self.describer, request, |_, _| {})
+    }
+
     async fn set_replication_throttle(
         &self,
         request: Request<v1::SetReplicationThrottleRequest>,

@@ -5,6 +5,7 @@
 //! - This node leads only by a record that it wrote itself since it started (design.md 6.2).
 //! - It stands for a leadership of another node when that one's leader-svc is down, as far as this one can tell, or gave the
 //!   leadership up; in an order, so that not all members of the in-sync set stand at once (design.md 6.6).
+//! - It takes the steps of a move of replicas of what it leads (design.md 6.12).
 //! - It gives a leadership up where somebody in sync can take it: before it stops, when its disk fails, and when it cannot
 //!   lead although the record says so (design.md 2, 6.11).
 //! - A leadership that is over is taken out of the table first, so that requests learn where to go, then closed.
@@ -15,6 +16,7 @@
 
 mod close;
 mod disk_failures;
+mod moves;
 mod order;
 mod peers;
 mod resign;
@@ -40,6 +42,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 
 use self::disk_failures::DiskFailures;
+use self::moves::Moves;
 pub(crate) use self::order::{ORDERS_MAX, Order};
 pub(crate) use self::peers::{PeerWatch, Peers};
 use self::resign::{Damaged, Resigning, disk_failed};
@@ -75,6 +78,8 @@ enum Done {
     Stood(TopicIdPartition, PartitionEpoch, Stood),
     Closed(TopicIdPartition),
     GivenUp(TopicIdPartition, PartitionEpoch),
+    /// A move's end was to be written; whether a record of it is known.
+    Finished(TopicIdPartition, bool),
 }
 
 /// See the module.
@@ -89,6 +94,7 @@ pub(crate) struct ReplicaManager {
     /// Nodes whose agent is dead, as the leaderships were told.
     agents_gone: BTreeSet<NodeId>,
     resigning: Resigning,
+    moves: Moves,
     /// Logs in which readers met damage.
     damaged: BTreeMap<TopicIdPartition, Damaged>,
     orders: mpsc::Receiver<Order>,
@@ -105,6 +111,7 @@ impl ReplicaManager {
             strays: Strays::default(),
             agents_gone: BTreeSet::new(),
             resigning: Resigning::new(),
+            moves: Moves::default(),
             damaged: BTreeMap::new(),
             orders,
         }
@@ -185,11 +192,11 @@ impl ReplicaManager {
                 if partition.record().partition_epoch < record.partition_epoch {
                     partition.on_record(record);
                 }
-                if self.damaged.contains_key(&id) {
-                    let partition = Arc::clone(partition);
-                    self.leave_if_damaged(id, &partition);
+                let partition = Arc::clone(partition);
+                if self.damaged.contains_key(&id) && self.leave_if_damaged(id, &partition) {
+                    return None;
                 }
-                return None;
+                return self.move_on(id, &partition);
             }
             Some(Slot::Standing | Slot::Closing) => return None,
             Some(Slot::Paused { .. } | Slot::WaitsItsTurn { .. }) | None => {}
@@ -263,6 +270,10 @@ impl ReplicaManager {
                 self.pause_for_disk(id, seen, disk_failed(), view);
                 true
             }
+            Ok(Done::Finished(id, is_known)) => {
+                self.on_finished(id, is_known);
+                true
+            }
             Err(failed) => {
                 // Its slot stays as it is: nothing is tried again after a fault of the program itself.
                 tracing::error!(error = %failed, "a task of the replica manager failed");
@@ -301,7 +312,8 @@ impl ReplicaManager {
                 for follower in &self.agents_gone {
                     partition.on_follower_gone(*follower);
                 }
-                newest.is_none()
+                // A move that another leader began goes on.
+                newest.is_none_or(|record| record.is_being_moved())
             }
             Stood::Lost => {
                 self.shared.registry.remove(id);
