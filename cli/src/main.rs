@@ -17,6 +17,7 @@ mod outcome;
 mod output;
 mod produce;
 mod reassign;
+mod replica;
 mod throttle;
 mod tied;
 mod topics;
@@ -29,6 +30,7 @@ use highwater_telemetry::LogFormat;
 
 use crate::log::LogCommand;
 use crate::outcome::{CommandError, Verdict};
+use crate::replica::ReplicaCommand;
 use crate::throttle::ThrottleCommand;
 use crate::topics::TopicsCommand;
 
@@ -66,6 +68,9 @@ enum Command {
     Elect(elect::ElectArgs),
     /// Moves partitions to other nodes, to more of them or to fewer; takes that back; shows how far it is.
     Reassign(reassign::ReassignArgs),
+    /// Pauses and resumes one replica of a partition.
+    #[command(subcommand)]
+    Replica(ReplicaCommand),
     /// Reads partition directories offline; writes nothing.
     #[command(subcommand)]
     Log(LogCommand),
@@ -103,6 +108,7 @@ fn run(cli: &Cli, out: &mut dyn Write) -> Result<Verdict, CommandError> {
         Command::Lag(args) => block_on(lag::run(args, out)),
         Command::Elect(args) => block_on(elect::run(args, out)).map(|()| Verdict::Good),
         Command::Reassign(args) => block_on(reassign::run(args, out)),
+        Command::Replica(command) => block_on(command.run(out)).map(|()| Verdict::Good),
         Command::Throttle(command) => block_on(command.run(out)).map(|()| Verdict::Good),
     }
 }

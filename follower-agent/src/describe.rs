@@ -84,6 +84,9 @@ fn row(
         (PartitionFetchState::Delayed { until, reason }, _) => {
             (v1::FetchState::Delayed, reason.to_string(), Some(until))
         }
+        (PartitionFetchState::Fetching, _) if partition.is_paused() => {
+            (v1::FetchState::Paused, "a person paused it".to_owned(), None)
+        }
         (PartitionFetchState::Fetching, Some((until, why))) => {
             (v1::FetchState::Delayed, why.to_owned(), Some(until))
         }
@@ -132,8 +135,10 @@ fn cause(
     last: Option<LastWay>,
 ) -> LagCause {
     let backing_off = matches!(state, v1::FetchState::Delayed | v1::FetchState::Failed);
+    let is_paused = state == v1::FetchState::Paused;
     LagFacts {
-        lag_records: core.lacking().filter(|_| !backing_off),
+        lag_records: core.lacking().filter(|_| !backing_off && !is_paused),
+        paused: is_paused,
         disk_failed: disk_failed || core.is_damaged(),
         backing_off,
         truncating: state == v1::FetchState::Truncating,

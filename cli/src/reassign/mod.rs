@@ -15,7 +15,7 @@ use highwater_client::{Assignment, Client, ClientError, DescribedTopic, Partitio
 use highwater_types::{NodeId, PartitionIndex, TopicName, units};
 
 use self::progress::{Awaited, follow};
-use self::target::Target;
+pub(crate) use self::target::Target;
 use self::view::{AddedRow, ChangeRow, print_added, print_changes};
 use crate::connection::{ASK_TIMEOUT, ConnectionArgs};
 use crate::outcome::{CommandError, Verdict};

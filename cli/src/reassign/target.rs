@@ -10,10 +10,10 @@ use crate::outcome::CommandError;
 
 /// A topic, or one partition of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Target {
-    pub(super) topic: TopicName,
+pub(crate) struct Target {
+    pub(crate) topic: TopicName,
     /// Absent: every one.
-    pub(super) partition: Option<PartitionIndex>,
+    pub(crate) partition: Option<PartitionIndex>,
 }
 
 impl FromStr for Target {

@@ -25,6 +25,7 @@ mod metadata;
 mod partitioner;
 pub mod producer;
 mod reassign;
+mod replica;
 mod route;
 mod throttle;
 pub mod transport;

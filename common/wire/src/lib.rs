@@ -25,6 +25,7 @@ pub mod offsets;
 pub mod produce;
 pub mod read_records;
 pub mod reassign;
+pub mod replica;
 pub mod status;
 mod text;
 pub mod throttle;

@@ -224,7 +224,8 @@ fn decode_added(message: &v1::AddedReplica) -> Decoded<AddedReplica> {
     })
 }
 
-fn decode_ref(topic: &str, topic_id: &str, partition: Option<i32>) -> Decoded<PartitionRef> {
+/// Reads how a message names a partition.
+pub(crate) fn decode_ref(topic: &str, topic_id: &str, partition: Option<i32>) -> Decoded<PartitionRef> {
     Ok(PartitionRef {
         topic: decode_topic_ref(topic, topic_id)?,
         partition: decode_partition_index(partition)?,

@@ -163,6 +163,7 @@ impl ReplicaManager {
     fn reconcile(&mut self, view: &ClusterView) -> Option<Instant> {
         self.leave_what_is_not_ours(view);
         let node = self.shared.node;
+        self.shared.context.paused.keep_replicas_of(node, view);
         let mut next: Option<Instant> = None;
         for (topic, record) in view.partitions().filter(|(_, record)| record.has_replica(node)) {
             let due = self.reconcile_one(view, topic, record);
