@@ -17,6 +17,8 @@ mod log;
 mod outcome;
 mod output;
 mod produce;
+mod reassign;
+mod replica;
 mod throttle;
 mod tied;
 mod topics;
@@ -29,6 +31,7 @@ use highwater_telemetry::LogFormat;
 
 use crate::log::LogCommand;
 use crate::outcome::{CommandError, Verdict};
+use crate::replica::ReplicaCommand;
 use crate::throttle::ThrottleCommand;
 use crate::topics::TopicsCommand;
 
@@ -64,6 +67,11 @@ enum Command {
     Throttle(ThrottleCommand),
     /// Has another replica lead a partition: the preferred one, or one that may lack records.
     Elect(elect::ElectArgs),
+    /// Moves partitions to other nodes, to more of them or to fewer; takes that back; shows how far it is.
+    Reassign(reassign::ReassignArgs),
+    /// Pauses and resumes one replica of a partition.
+    #[command(subcommand)]
+    Replica(ReplicaCommand),
     /// Reads partition directories offline; writes nothing.
     #[command(subcommand)]
     Log(LogCommand),
@@ -100,6 +108,8 @@ fn run(cli: &Cli, out: &mut dyn Write) -> Result<Verdict, CommandError> {
         Command::Consume(args) => block_on(consume::run(args, out)).map(|()| Verdict::Good),
         Command::Lag(args) => block_on(lag::run(args, out)),
         Command::Elect(args) => block_on(elect::run(args, out)).map(|()| Verdict::Good),
+        Command::Reassign(args) => block_on(reassign::run(args, out)),
+        Command::Replica(command) => block_on(command.run(out)).map(|()| Verdict::Good),
         Command::Throttle(command) => block_on(command.run(out)).map(|()| Verdict::Good),
     }
 }

@@ -83,6 +83,9 @@ fn row(
         (PartitionFetchState::Delayed { until, reason }, _) => {
             (v1::FetchState::Delayed, reason.to_string(), Some(until))
         }
+        (PartitionFetchState::Fetching, _) if partition.is_paused() => {
+            (v1::FetchState::Paused, "a person paused it".to_owned(), None)
+        }
         (PartitionFetchState::Fetching, Some((until, why))) => {
             (v1::FetchState::Delayed, why.to_owned(), Some(until))
         }
@@ -92,6 +95,7 @@ fn row(
     let is_failed = state == v1::FetchState::Failed;
     let hindered = is_failed || state == v1::FetchState::Delayed || trouble.failures > 0;
     let facts = LagFacts {
+        paused: state == v1::FetchState::Paused,
         disk_failed,
         unanswered: trouble.is_unanswered() && !is_failed,
         backing_off: hindered,
@@ -133,10 +137,11 @@ fn damage(partition: &FollowedPartition) -> String {
     format!("offsets {} are damaged; they are read from the leader again", ranges.join(", "))
 }
 
-/// Why it lags: `facts`, and what the replica and its last answer show.
+/// Why it lags: `facts`, and what the replica and its last answer show. While it does not fetch, what the leader has more by
+/// now is not known.
 fn cause(core: &FollowerPartition, facts: LagFacts, last: Option<LastWay>) -> LagCause {
     LagFacts {
-        lag_records: core.lacking().filter(|_| !facts.backing_off),
+        lag_records: core.lacking().filter(|_| !facts.backing_off && !facts.paused),
         disk_failed: facts.disk_failed || core.is_damaged(),
         awaits_disk: core.fetch_offset() > core.acknowledged(),
         throttled: last.is_some_and(|way| way.throttled),

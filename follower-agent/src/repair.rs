@@ -114,6 +114,7 @@ impl<C: Connector> Repair<C> {
             max_bytes: self.fetch_max_bytes,
             paused: false,
             throttled: false,
+            suspended: false,
         };
         let request = FetchRequest {
             cluster: Some(self.cluster.clone()),

@@ -16,17 +16,20 @@ use highwater_serving::calls::{self, Answer, caller_of, check_cluster, deadline_
 use highwater_serving::describe::ClusterDescriber;
 use highwater_serving::fetch::{Fetch, LongPoll, Read};
 use highwater_serving::observe::{CallSpan, FetchAsked, FetchObserver};
-use highwater_serving::registry::{leader_hint, resolve_partition, resolve_topic};
+use highwater_serving::registry::{Hosting, leader_hint, resolve_partition, resolve_topic};
 use highwater_telemetry::Telemetry;
-use highwater_types::{ErrorCode, LeaderEpoch, LeaderHint, PartitionIndex, Program, ReplicationError};
+use highwater_types::{
+    ErrorCode, LeaderEpoch, LeaderHint, PartitionIndex, PartitionRecord, Program, ReplicationError,
+};
 use highwater_wire::fetch::TopicRef;
-use highwater_wire::{admin, produce, status};
+use highwater_wire::reassign::PartitionRef;
+use highwater_wire::{admin, produce, replica, status};
 use tonic::{Request, Response, Status};
 use tower::ServiceExt as _;
 
 use crate::Fetchers;
 use crate::describe::describe;
-use crate::partition::FollowedPartition;
+use crate::partition::{FollowedPartition, PausedReplicas};
 
 /// What the services share.
 #[derive(Clone, Debug)]
@@ -37,7 +40,49 @@ pub(crate) struct Api {
     pub(crate) describer: ClusterDescriber,
     /// Set once the node has joined its cluster.
     pub(crate) fetchers: Arc<OnceLock<Arc<Fetchers>>>,
+    pub(crate) paused: Arc<PausedReplicas>,
     pub(crate) telemetry: Telemetry,
+}
+
+impl Api {
+    /// The partition, if this node has a replica of it.
+    fn own_replica(&self, asked: &PartitionRef) -> Result<Arc<PartitionRecord>, ReplicationError> {
+        let (view, node) = (self.host.view(), self.host.node());
+        let topic = resolve_topic(&view, &asked.topic)?;
+        let record = resolve_partition(&view, topic, asked.partition)?;
+        if record.has_replica(node) {
+            return Ok(Arc::clone(record));
+        }
+        let why = format!("node {node} has no replica of {}-{}", topic.name, record.partition);
+        Err(ReplicationError::new(ErrorCode::InvalidRequest, why))
+    }
+
+    /// Answers whether it was paused already.
+    fn pause(&self, asked: &PartitionRef) -> Result<bool, ReplicationError> {
+        let record = self.own_replica(asked)?;
+        if record.leader == Some(self.host.node()) {
+            let why =
+                format!("node {} leads the partition: only who follows can be paused", self.host.node());
+            return Err(ReplicationError::new(ErrorCode::InvalidRequest, why));
+        }
+        let is_news = self.paused.pause(record.id());
+        if let Some(Hosting::Online(partition)) = self.host.get(record.id()).filter(|_| is_news) {
+            partition.on_pause();
+        }
+        tracing::info!(topic_id = %record.topic_id, partition = %record.partition, is_news, "a person paused a replica");
+        Ok(!is_news)
+    }
+
+    /// Answers whether it was paused.
+    fn resume(&self, asked: &PartitionRef) -> Result<bool, ReplicationError> {
+        let record = self.own_replica(asked)?;
+        let was_paused = self.paused.resume(record.id());
+        if let Some(Hosting::Online(partition)) = self.host.get(record.id()) {
+            partition.on_resume();
+        }
+        tracing::info!(topic_id = %record.topic_id, partition = %record.partition, was_paused, "a person resumed a replica");
+        Ok(was_paused)
+    }
 }
 
 /// The answer to what only a leader can do: FAILED_PRECONDITION with who leads, as far as that is one node.
@@ -161,6 +206,30 @@ impl ClusterService for Api {
         Err(leader_svc_needed(&self.host.view()))
     }
 
+    async fn reassign_replicas(
+        &self,
+        request: Request<v1::ReassignReplicasRequest>,
+    ) -> Answer<v1::ReassignReplicasResponse> {
+        highwater_wire::reassign::decode_reassign(&request.into_inner())?;
+        Err(leader_svc_needed(&self.host.view()))
+    }
+
+    async fn cancel_reassignment(
+        &self,
+        request: Request<v1::CancelReassignmentRequest>,
+    ) -> Answer<v1::CancelReassignmentResponse> {
+        highwater_wire::reassign::decode_cancel(&request.into_inner())?;
+        Err(leader_svc_needed(&self.host.view()))
+    }
+
+    async fn list_reassignments(
+        &self,
+        request: Request<v1::ListReassignmentsRequest>,
+    ) -> Answer<v1::ListReassignmentsResponse> {
+        // How far a replica is, its leader knows.
+        calls::list_reassignments(&self.describer, request, |_, _| {})
+    }
+
     async fn set_replication_throttle(
         &self,
         request: Request<v1::SetReplicationThrottleRequest>,
@@ -198,6 +267,24 @@ impl ReplicationService for Api {
     ) -> Answer<v1::DescribeFetchersResponse> {
         let fetchers = self.fetchers.get().map(|fetchers| &**fetchers);
         Ok(Response::new(describe(&self.host, fetchers, self.clocks.monotonic.now())))
+    }
+
+    async fn pause_replica(
+        &self,
+        request: Request<v1::PauseReplicaRequest>,
+    ) -> Answer<v1::PauseReplicaResponse> {
+        let asked = replica::decode_pause(&request.into_inner())?;
+        let was_paused = self.pause(&asked).map_err(|e| status::from_error(&e))?;
+        Ok(Response::new(v1::PauseReplicaResponse { was_paused: Some(was_paused) }))
+    }
+
+    async fn resume_replica(
+        &self,
+        request: Request<v1::ResumeReplicaRequest>,
+    ) -> Answer<v1::ResumeReplicaResponse> {
+        let asked = replica::decode_resume(&request.into_inner())?;
+        let was_paused = self.resume(&asked).map_err(|e| status::from_error(&e))?;
+        Ok(Response::new(v1::ResumeReplicaResponse { was_paused: Some(was_paused) }))
     }
 
     async fn read_records(

@@ -47,7 +47,7 @@ use tower::ServiceBuilder;
 use crate::config::AgentSettings;
 use crate::fetcher::{FetchSettings, Gate};
 use crate::leader_endpoint::CallOptions;
-use crate::partition::{FollowedPartition, PartitionContext};
+use crate::partition::{FollowedPartition, PartitionContext, PausedReplicas};
 use crate::repair::Repair;
 use crate::replica_manager::{ReplicaManager, Shared};
 use crate::server::Api;
@@ -192,6 +192,8 @@ struct Parts {
     admission: Arc<Admission>,
     /// Set once the node has joined its cluster.
     fetchers: Arc<OnceLock<Arc<Fetchers>>>,
+    /// Replicas that a person paused.
+    paused: Arc<PausedReplicas>,
     /// Ends parked calls, and all fetching.
     draining: CancellationToken,
     /// Ends what is behind the calls, once they are answered.
@@ -222,6 +224,7 @@ impl Parts {
             admission: Arc::new(Admission::new(config.own.in_flight_max.0, 0)),
             membership: Arc::new(membership),
             fetchers: Arc::default(),
+            paused: Arc::default(),
             draining: CancellationToken::new(),
             closing: CancellationToken::new(),
             config,
@@ -288,6 +291,7 @@ impl Parts {
                 Arc::clone(&self.throttle_lives),
             ),
             fetchers: Arc::clone(&self.fetchers),
+            paused: Arc::clone(&self.paused),
             telemetry: self.telemetry.clone(),
         }
     }
@@ -466,6 +470,7 @@ impl Parts {
             queued_bytes: AtomicU64::new(0),
             node: self.config.common.node_id,
             telemetry: self.telemetry.clone(),
+            paused: Arc::clone(&self.paused),
         };
         Shared {
             node: self.config.common.node_id,

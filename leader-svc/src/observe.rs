@@ -98,7 +98,8 @@ pub(crate) fn observe(
         let record = partition.record();
         let about = partition_attributes(partition.topic(), record.partition);
         seen.count(metric::ISR_SIZE, record.isr.len() as u64, about.to_vec());
-        under_replicated += u64::from(record.isr.len() < record.replicas.len());
+        // A replica that is being added is not missing yet.
+        under_replicated += u64::from(record.isr.len() < record.replicas.len() - record.adding.len());
         for (row, lag_bytes) in partition.replica().describe(now) {
             let about = || [&about[..], &[follower_attribute(row.node)]].concat();
             if let Some(records) = row.lag_records {

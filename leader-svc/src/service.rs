@@ -42,7 +42,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin::{ClusterApi, ReplicationApi};
 use crate::config::LeaderSettings;
-use crate::partition::{LedPartition, PartitionContext, PartitionEvent};
+use crate::partition::{LedPartition, PACE_INTERVAL, PartitionContext, PartitionEvent};
 use crate::produce::Appender;
 use crate::replica_manager::{BORROWED_LOGS_MAX, ORDERS_MAX, Order, PeerWatch, ReplicaManager, Shared};
 use crate::server::LogApi;
@@ -394,6 +394,7 @@ impl Parts {
         vec![
             ticker(own.checkpoint_interval, LedPartition::write_checkpoint),
             ticker(own.retention_check_interval, LedPartition::apply_retention),
+            ticker(PACE_INTERVAL, LedPartition::note_paces),
             tokio::spawn(manager.run(events)),
             tokio::spawn(alive),
             tokio::spawn(throttles.run(self.closing.clone())),

@@ -190,6 +190,11 @@ impl Cluster {
         self.server((node, Program::LeaderSvc))
     }
 
+    /// Every leader-svc, by node.
+    pub fn leaders(&self) -> impl Iterator<Item = &Server> {
+        self.servers.values().filter(|server| server.program == Program::LeaderSvc)
+    }
+
     /// A node's follower-agent.
     #[must_use]
     pub fn agent(&self, node: i32) -> &Server {
@@ -199,8 +204,7 @@ impl Cluster {
     /// The addresses of every leader-svc, as `--bootstrap` takes them.
     #[must_use]
     pub fn bootstrap(&self) -> String {
-        let leaders = self.servers.values().filter(|server| server.program == Program::LeaderSvc);
-        leaders.map(|server| server.address.to_string()).collect::<Vec<_>>().join(",")
+        self.leaders().map(|server| server.address.to_string()).collect::<Vec<_>>().join(",")
     }
 
     /// Starts a server that does not run, and does not wait for it.

@@ -25,6 +25,7 @@ pub mod history;
 pub mod invariants;
 pub mod kafka_dump;
 pub mod kube;
+pub mod load;
 pub mod log_dump;
 pub mod log_files;
 pub mod parts;

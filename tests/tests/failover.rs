@@ -11,23 +11,19 @@ use highwater_proto::v1;
 use highwater_types::Program;
 use system_tests::calls::{Calls, batch};
 use system_tests::cluster::{Cluster, Plan, ServerId};
+use system_tests::load::{ENOUGH, Load};
 use system_tests::log_files::LogBytes;
 use system_tests::traffic::Traffic;
 use system_tests::wait;
 
 use self::holders::{Holders, watch_holders};
-use self::load::Load;
 
 #[path = "failover/holders.rs"]
 mod holders;
-#[path = "failover/load.rs"]
-mod load;
 
 const NODES: [i32; 3] = [1, 2, 3];
 const TOPIC: &str = "orders";
 const KILLS: usize = 5;
-/// What is acknowledged after a leadership moved, before it is believed.
-const ENOUGH: usize = 20;
 
 /// Three nodes that know that all of them live, so that the first one leads what is created.
 async fn three_nodes() -> Cluster {
@@ -133,7 +129,7 @@ fn median(gaps: &mut [Duration]) -> Duration {
 
 async fn kill_leaders(durability: &str) {
     let mut cluster = cluster(durability).await;
-    let load = Load::start(&cluster).await;
+    let load = Load::start(&cluster, &NODES, TOPIC).await;
     let mut gaps = Vec::new();
     for _ in 0..KILLS {
         let old = leader(&cluster).await;
@@ -187,7 +183,7 @@ async fn a_killed_leader_of_a_cached_topic_is_followed_by_another_and_nothing_ac
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_is_told_to_stop_hands_over_and_ends_well() {
     let mut cluster = cluster("fsync").await;
-    let load = Load::start(&cluster).await;
+    let load = Load::start(&cluster, &NODES, TOPIC).await;
     let mut gaps = Vec::new();
     for _ in 0..3 {
         let old = leader(&cluster).await;
@@ -213,7 +209,7 @@ async fn a_leader_that_is_told_to_stop_hands_over_and_ends_well() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_leader_is_replaced_when_its_session_is_over_and_acknowledges_nothing_afterwards() {
     let cluster = cluster("fsync").await;
-    let load = Load::start(&cluster).await;
+    let load = Load::start(&cluster, &NODES, TOPIC).await;
     let old = leader(&cluster).await;
     let since = Instant::now();
     cluster.leader(old).process().freeze();
@@ -267,7 +263,7 @@ async fn a_leader_that_returns_cuts_what_nobody_else_had() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_programs_of_a_node_never_hold_a_log_at_once() {
     let mut cluster = cluster("fsync").await;
-    let load = Load::start(&cluster).await;
+    let load = Load::start(&cluster, &NODES, TOPIC).await;
     let mut held = Holders::default();
     for _ in 0..KILLS {
         let old = leader(&cluster).await;
@@ -291,7 +287,7 @@ async fn the_programs_of_a_node_never_hold_a_log_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_whose_agent_is_dead_takes_over_and_one_whose_agent_hangs_leaves_it_to_another() {
     let mut cluster = cluster("fsync").await;
-    let load = Load::start(&cluster).await;
+    let load = Load::start(&cluster, &NODES, TOPIC).await;
     assert_eq!(leader(&cluster).await, 1, "the preferred one");
     cluster.agent(2).process().freeze();
     let since = Instant::now();

@@ -51,6 +51,10 @@ struct PartitionDetail {
     partition_epoch: u64,
     isr: Vec<Member>,
     replicas: Vec<i32>,
+    /// The replicas that a reassignment adds.
+    adding: Vec<i32>,
+    /// The replicas that it removes once the added ones are in sync.
+    removing: Vec<i32>,
     /// The replicas that show no sign of life: a leader's leader-svc, another's agent. Absent when no node could tell.
     not_live: Option<Vec<i32>>,
     /// The newest unclean election; absent when there was none.
@@ -132,11 +136,17 @@ impl PartitionDetail {
             leader_epoch: record.leader_epoch.map(|epoch| epoch.get()),
             partition_epoch: record.partition_epoch.get(),
             isr: isr.map(|m| Member { node: m.node.get(), incarnation: m.incarnation.to_string() }).collect(),
-            replicas: record.replicas.iter().map(|node| node.get()).collect(),
+            replicas: ids(&record.replicas),
+            adding: ids(&record.adding),
+            removing: ids(&record.removing),
             not_live,
             unclean: Unclean::of(record, losses),
         }
     }
+}
+
+fn ids(nodes: &[NodeId]) -> Vec<i32> {
+    nodes.iter().map(|node| node.get()).collect()
 }
 
 impl Unclean {
@@ -229,6 +239,16 @@ pub(super) fn print_detail(topic: &TopicDetail, out: &mut dyn Write) -> io::Resu
         ]);
     }
     table.print(out)?;
+    for PartitionDetail { partition, adding, removing, .. } in &topic.partitions {
+        if !(adding.is_empty() && removing.is_empty()) {
+            writeln!(
+                out,
+                "partition {partition} is being moved: adding {}, removing {}",
+                nodes(adding),
+                nodes(removing)
+            )?;
+        }
+    }
     let unclean = topic
         .partitions
         .iter()
@@ -309,6 +329,20 @@ PARTITION  LEADER  EPOCH  ISR   REPLICAS  NOT LIVE  LEADER ADDRESS
         1    none   none  none  1,2       1,2       unknown
 ";
         assert_eq!(table, expected);
+    }
+
+    #[test]
+    fn a_partition_that_is_being_moved_is_told_with_who_comes_and_who_goes() {
+        let mut topic = topic();
+        let record = &mut topic.partitions[0].record;
+        (record.adding, record.removing) = (vec![node(2)], vec![node(1), node(3)]);
+        let detail = TopicDetail::of(&topic, &None, &Losses::new());
+        let text = printed(|out| print_detail(&detail, out));
+        let told: Vec<_> = text.lines().filter(|line| line.contains("being moved")).collect();
+        assert_eq!(told, ["partition 0 is being moved: adding 2, removing 1,3"]);
+        let value = serde_json::to_value(detail).unwrap();
+        assert_eq!(value["partitions"][0]["removing"], serde_json::json!([1, 3]));
+        assert_eq!(value["partitions"][1]["adding"], serde_json::json!([]));
     }
 
     #[test]

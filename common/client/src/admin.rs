@@ -309,7 +309,7 @@ impl Client {
     }
 
     /// A view of many nodes does not wait long for a dead one.
-    fn view_timeout(&self) -> std::time::Duration {
+    pub(crate) fn view_timeout(&self) -> std::time::Duration {
         self.config().request_timeout.min(VIEW_TIMEOUT)
     }
 }

@@ -266,6 +266,7 @@ impl Reader {
             max_bytes: self.config.max_bytes,
             paused: false,
             throttled: false,
+            suspended: false,
         };
         let request = encode_request(FetchRequest {
             cluster: None,

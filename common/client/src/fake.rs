@@ -360,6 +360,27 @@ impl ClusterService for Inner {
         Err(Status::unimplemented("no test elects"))
     }
 
+    async fn reassign_replicas(
+        &self,
+        _request: Request<v1::ReassignReplicasRequest>,
+    ) -> Result<Response<v1::ReassignReplicasResponse>, Status> {
+        Err(Status::unimplemented("no test moves replicas"))
+    }
+
+    async fn cancel_reassignment(
+        &self,
+        _request: Request<v1::CancelReassignmentRequest>,
+    ) -> Result<Response<v1::CancelReassignmentResponse>, Status> {
+        Err(Status::unimplemented("no test moves replicas"))
+    }
+
+    async fn list_reassignments(
+        &self,
+        _request: Request<v1::ListReassignmentsRequest>,
+    ) -> Result<Response<v1::ListReassignmentsResponse>, Status> {
+        Err(Status::unimplemented("no test moves replicas"))
+    }
+
     async fn set_replication_throttle(
         &self,
         _request: Request<v1::SetReplicationThrottleRequest>,

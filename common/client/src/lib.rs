@@ -25,6 +25,8 @@ mod losses;
 mod metadata;
 mod partitioner;
 pub mod producer;
+mod reassign;
+mod replica;
 mod route;
 mod throttle;
 pub mod transport;
@@ -37,6 +39,7 @@ pub use leader_view::{LeaderView, LeaderViewConfig};
 pub use losses::Losses;
 pub use partitioner::partition_for_key;
 pub use producer::{Delivery, Position, Producer, ProducerConfig, ProducerRecord, new_trace};
+pub use reassign::Reassignments;
 pub use throttle::ThrottledNodes;
 
 // What the client's calls take and return.
@@ -45,6 +48,7 @@ pub use highwater_wire::cluster::{DescribedCluster, DescribedPartition, Describe
 pub use highwater_wire::fetch::TopicRef;
 pub use highwater_wire::offsets::{FoundOffset, OffsetQuery};
 pub use highwater_wire::produce::Acks;
+pub use highwater_wire::reassign::{AddedReplica, Assignment, PartitionRef, Reassigned, Reassignment};
 pub use highwater_wire::throttle::{ClearThrottle, LONGEST_TTL, SHORTEST_TTL, SetThrottle, ThrottleLeft};
 pub use highwater_wire::{Caller, Failure, FailureKind, Reached};
 

@@ -67,7 +67,7 @@ pub fn begin(record: &PartitionRecord, target: &[NodeId]) -> Result<PartitionRec
     if target.is_empty() || distinct.len() != target.len() {
         return Err(ReassignmentRefused::BadReplicas);
     }
-    if record.replicas == target && record.adding.is_empty() && record.removing.is_empty() {
+    if record.replicas == target && !record.is_being_moved() {
         return Err(ReassignmentRefused::Unchanged);
     }
     let in_use = original_replicas(record);
@@ -82,7 +82,7 @@ pub fn begin(record: &PartitionRecord, target: &[NodeId]) -> Result<PartitionRec
 /// # Errors
 /// `NoneUnderWay`; `LeaderWouldLeave` while an added replica leads; `NobodyInSync`.
 pub fn cancel(record: &PartitionRecord) -> Result<PartitionRecord, ReassignmentRefused> {
-    if record.adding.is_empty() && record.removing.is_empty() {
+    if !record.is_being_moved() {
         return Err(ReassignmentRefused::NoneUnderWay);
     }
     with_replicas(record, original_replicas(record), Vec::new(), Vec::new())
@@ -97,12 +97,11 @@ pub fn next_step(
     alive: impl Fn(NodeId) -> bool,
 ) -> ReassignmentStep {
     let in_sync = |node: &NodeId| record.isr_member(*node).is_some();
-    let is_under_way = !record.adding.is_empty() || !record.removing.is_empty();
     let target = record.target_replicas();
     let staying = target.iter().filter(|node| in_sync(node)).count();
     let wanted = usize::try_from(min_insync_replicas).unwrap_or(usize::MAX);
     let needed = wanted.min(target.len()).max(1);
-    let Some(leader) = record.leader.filter(|_| is_under_way && staying >= needed) else {
+    let Some(leader) = record.leader.filter(|_| record.is_being_moved() && staying >= needed) else {
         return ReassignmentStep::Wait;
     };
     if !record.adding.iter().all(in_sync) && !is_planted(PlantedFault::RemovedBeforeAdded) {

@@ -86,5 +86,6 @@ pub(crate) fn fetch(from: i64, last_fetched_epoch: Option<i32>) -> FetchPartitio
         max_bytes: 1 << 20,
         paused: false,
         throttled: false,
+        suspended: false,
     }
 }

@@ -27,6 +27,7 @@ fn consumer_fetch(from: Offset) -> FetchPartition {
         max_bytes: 400,
         paused: false,
         throttled: false,
+        suspended: false,
     }
 }
 

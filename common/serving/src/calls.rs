@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use highwater_node::grpc::Deadline;
 use highwater_proto::v1;
-use highwater_types::ClusterId;
+use highwater_types::{ClusterId, PartitionRecord};
+use highwater_wire::reassign::AddedReplica;
 use highwater_wire::{Caller, admin, offsets, read_records, status};
 use tonic::{Request, Response, Status};
 
@@ -66,6 +67,20 @@ pub fn describe_topics(
 ) -> Answer<v1::DescribeTopicsResponse> {
     let asked = admin::decode_selection(&request.into_inner().topics)?;
     Ok(Response::new(describer.describe_topics(&asked)))
+}
+
+/// ListReassignments; `progress` adds what this program knows beside the records.
+///
+/// # Errors
+/// `INVALID_ARGUMENT`: what is asked for cannot be a topic. `NOT_FOUND`: it is none.
+pub fn list_reassignments(
+    describer: &ClusterDescriber,
+    request: Request<v1::ListReassignmentsRequest>,
+    progress: impl Fn(&PartitionRecord, &mut [AddedReplica]),
+) -> Answer<v1::ListReassignmentsResponse> {
+    let asked = admin::decode_selection(&request.into_inner().topics)?;
+    let moving = describer.reassignments(&asked, progress).map_err(|e| status::from_error(&e))?;
+    Ok(Response::new(moving))
 }
 
 /// ListOffsets.

@@ -1,4 +1,4 @@
-//! DescribeCluster and DescribeTopics: what the coordination store records, as this program knows it.
+//! DescribeCluster, DescribeTopics and ListReassignments: what the coordination store records, as this program knows it.
 //!
 //! What must hold: DescribeCluster is a long poll on the version of the view, and ends before its caller's deadline; it
 //! fails while this node cannot renew its own liveness, because what it knows may then be old and whoever asks had better
@@ -13,10 +13,11 @@ use highwater_node::grpc::Deadline;
 use highwater_proto::v1;
 use highwater_protocol::fetch::TopicRef;
 use highwater_types::{
-    Endpoint, ErrorCode, NodeId, NodeRecord, PartitionRecord, Program, ReplicationError, TopicRecord,
+    Endpoint, ErrorCode, NodeId, NodeRecord, PartitionRecord, Program, ReplicationError, TopicId, TopicRecord,
 };
 use highwater_wire::cluster::{cluster_head, encode_node, encode_topic};
 use highwater_wire::error::encode_error;
+use highwater_wire::reassign::{AddedReplica, Reassignment, encode_reassignment};
 use highwater_wire::throttle::with_left;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -128,6 +129,33 @@ impl ClusterDescriber {
         with_left(encode_node(record), left)
     }
 
+    /// The partitions of these topics (of all, when none is named) that are being moved, by name and number. `progress` adds
+    /// what this program knows beside the records.
+    ///
+    /// # Errors
+    /// `UnknownTopicOrPartition` and the like for a topic that is not known.
+    pub fn reassignments(
+        &self,
+        asked: &[TopicRef],
+        progress: impl Fn(&PartitionRecord, &mut [AddedReplica]),
+    ) -> Result<v1::ListReassignmentsResponse, ReplicationError> {
+        let view = Arc::clone(&self.view.borrow());
+        let topics = asked.iter().map(|topic| resolve_topic(&view, topic).map(|record| record.id));
+        let topics: Vec<TopicId> = topics.collect::<Result<_, _>>()?;
+        let mut moving: Vec<Reassignment> = view
+            .partitions()
+            .filter(|(topic, record)| {
+                record.is_being_moved() && (topics.is_empty() || topics.contains(&topic.id))
+            })
+            .map(|(topic, record)| reassignment(topic, record, &progress))
+            .collect();
+        moving.sort_by(|a, b| (&a.topic, a.partition).cmp(&(&b.topic, b.partition)));
+        Ok(v1::ListReassignmentsResponse {
+            node_id: Some(self.node.get()),
+            reassignments: moving.iter().map(encode_reassignment).collect(),
+        })
+    }
+
     fn unchanged(&self, view: &ClusterView) -> v1::DescribeClusterResponse {
         cluster_head(view.cluster_id(), view.version(), self.node, self.program)
     }
@@ -149,6 +177,25 @@ impl ClusterDescriber {
     fn live(&self, view: &ClusterView, program: Program) -> Vec<i32> {
         let alive = |node: &NodeId| self.membership.state(*node, program) == ProgramState::Alive;
         view.nodes().map(|record| record.node).filter(alive).map(NodeId::get).collect()
+    }
+}
+
+fn reassignment(
+    topic: &TopicRecord,
+    record: &PartitionRecord,
+    progress: impl Fn(&PartitionRecord, &mut [AddedReplica]),
+) -> Reassignment {
+    let recorded = |node: &NodeId| AddedReplica::recorded(record, *node);
+    let mut adding: Vec<_> = record.adding.iter().map(recorded).collect();
+    progress(record, &mut adding);
+    Reassignment {
+        topic: topic.name.clone(),
+        topic_id: topic.id,
+        partition: record.partition,
+        leader: record.leader,
+        target: record.target_replicas(),
+        adding,
+        removing: record.removing.clone(),
     }
 }
 

@@ -1,16 +1,17 @@
-//! Directories of partitions that the program does not host: removed for a tombstone of their topic id, else reported and
-//! kept (design.md 2, Ownership).
+//! Directories of partitions that the program does not host: removed for a tombstone of their topic id, or for a newer record
+//! in which this node is no replica any more; else reported and kept (design.md 2).
 //!
 //! What must hold: a directory whose log somebody holds is left to its holder; nothing is removed for a topic that is
-//! merely not known. A pass runs at the start, and whenever a topic was deleted.
+//! merely not known, nor by a record that is older than what the directory has worked under: the store may have been
+//! restored. A pass runs at the start, and whenever a topic was deleted or a replica removed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use highwater_coordination::ClusterView;
 use highwater_log::StorageError;
-use highwater_types::{TopicId, TopicIdPartition, TopicName};
+use highwater_types::{NodeId, PartitionEpoch, TopicId, TopicIdPartition, TopicName};
 
 use crate::Volume;
 use crate::volume::on_disk;
@@ -20,66 +21,158 @@ use crate::volume::on_disk;
 pub struct Strays {
     started: bool,
     tombstones: BTreeSet<TopicId>,
+    /// The partitions of which this node was a replica at the last look, in order.
+    ours: Vec<TopicIdPartition>,
+    /// Those of which it is none any more, until a pass.
+    left: BTreeSet<TopicIdPartition>,
     running: Arc<AtomicBool>,
 }
 
+/// What a pass goes by.
+#[derive(Debug)]
+struct Known {
+    deleted: BTreeSet<TopicId>,
+    topics: BTreeSet<TopicId>,
+    names: BTreeSet<TopicName>,
+    /// The partitions of which this node is no replica, with the versions of their records.
+    others: BTreeMap<TopicIdPartition, PartitionEpoch>,
+}
+
 impl Strays {
-    /// Looks through the data directory, if there is a reason to and no pass is under way. `busy` are the partitions that
-    /// this program works on: while one of a deleted topic is among them the pass waits, since its log is still held.
+    /// Looks through the data directory of `node`, if there is a reason to and no pass is under way. `busy` are the partitions
+    /// that this program works on: while one that is to go is among them the pass waits, since its log is still held.
     pub fn look(
         &mut self,
         volume: &Volume,
         view: &ClusterView,
+        node: NodeId,
         busy: impl IntoIterator<Item = TopicIdPartition>,
     ) {
         let deleted: BTreeSet<TopicId> =
             view.topics().filter(|topic| topic.deleted).map(|topic| topic.id).collect();
-        let news = deleted.iter().any(|topic| !self.tombstones.contains(topic));
-        if (self.started && !news)
-            || busy.into_iter().any(|id| deleted.contains(&id.topic_id))
-            || self.running.swap(true, Ordering::AcqRel)
+        self.note_left(view, node);
+        let news = !self.left.is_empty() || deleted.iter().any(|topic| !self.tombstones.contains(topic));
+        let goes = |id: TopicIdPartition| deleted.contains(&id.topic_id) || self.left.contains(&id);
+        if (self.started && !news) || busy.into_iter().any(goes) || self.running.swap(true, Ordering::AcqRel)
         {
             return;
         }
         let report = !std::mem::replace(&mut self.started, true);
-        let known: BTreeSet<TopicId> = view.topics().map(|topic| topic.id).collect();
-        let names: BTreeSet<TopicName> = view.topics().map(|topic| topic.name.clone()).collect();
         self.tombstones.clone_from(&deleted);
+        self.left.clear();
+        let known = Known::of(view, node, deleted);
         let (volume, running) = (volume.clone(), Arc::clone(&self.running));
         tokio::spawn(async move {
-            let outcome = on_disk(move || pass(&volume, &deleted, &known, &names, report)).await;
+            let outcome = on_disk(move || pass(&volume, &known, report)).await;
             if let Err(error) = outcome {
                 tracing::warn!(%error, "could not look through the data directory");
             }
             running.store(false, Ordering::Release);
         });
     }
+
+    /// Notes of which partitions the node is a replica no more.
+    fn note_left(&mut self, view: &ClusterView, node: NodeId) {
+        let is_ours = view.partitions().filter(|(_, record)| record.has_replica(node));
+        let ours: Vec<_> = is_ours.map(|(_, record)| record.id()).collect();
+        if ours != self.ours {
+            debug_assert!(ours.is_sorted(), "a view is in the order of ids");
+            self.left.extend(self.ours.iter().filter(|id| ours.binary_search(id).is_err()));
+            self.left.retain(|id| ours.binary_search(id).is_err());
+            self.ours = ours;
+        }
+    }
+}
+
+impl Known {
+    fn of(view: &ClusterView, node: NodeId, deleted: BTreeSet<TopicId>) -> Self {
+        let others = view.partitions().filter(|(_, record)| !record.has_replica(node));
+        Self {
+            deleted,
+            topics: view.topics().map(|topic| topic.id).collect(),
+            names: view.topics().map(|topic| topic.name.clone()).collect(),
+            others: others.map(|(_, record)| (record.id(), record.partition_epoch)).collect(),
+        }
+    }
 }
 
 /// *Blocks.*
-fn pass(
-    volume: &Volume,
-    deleted: &BTreeSet<TopicId>,
-    known: &BTreeSet<TopicId>,
-    names: &BTreeSet<TopicName>,
-    report: bool,
-) -> Result<(), StorageError> {
+fn pass(volume: &Volume, known: &Known, report: bool) -> Result<(), StorageError> {
     for found in volume.scan()?.partitions {
         let partition = &found.partition;
-        match found.topic_id {
-            Some(topic) if deleted.contains(&topic) => {
+        let record = found.topic_id.and_then(|topic| {
+            let id = TopicIdPartition::new(topic, partition.partition);
+            Some((topic, *known.others.get(&id)?))
+        });
+        match (found.topic_id, record) {
+            (Some(topic), _) if known.deleted.contains(&topic) => {
                 let removed = volume.remove(partition, topic)?;
                 tracing::info!(%partition, %topic, removed, "found a replica of a deleted topic");
             }
-            Some(topic) if known.contains(&topic) => {}
+            (_, Some((topic, version))) => {
+                if volume.remove_before(partition, topic, version)? {
+                    tracing::info!(%partition, %topic, "removed a replica that this node has no more");
+                } else if report {
+                    let topic = topic.to_string();
+                    tracing::warn!(%partition, topic, "a directory of a replica that this node does not have is kept: it is in use, or no newer record takes it away");
+                }
+            }
+            (Some(topic), None) if known.topics.contains(&topic) => {}
             // It is being made just now, or its opening will say what is wrong with it.
-            None if names.contains(&partition.topic) => {}
-            topic if report => {
+            (None, _) if known.names.contains(&partition.topic) => {}
+            (topic, None) if report => {
                 let topic = topic.map(|id| id.to_string());
                 tracing::warn!(%partition, topic, "a directory that no record knows; it is kept as it is");
             }
-            _ => {}
+            (_, None) => {}
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use highwater_coordination::{ViewChanges, ViewPublisher};
+    use highwater_types::{PartitionIndex, PartitionRecord, TopicProperties, TopicRecord};
+
+    use super::*;
+
+    fn node(id: i32) -> NodeId {
+        NodeId::new(id).unwrap()
+    }
+
+    /// A topic of two partitions with these replicas, in version `version` of its records.
+    fn view(id: TopicId, version: u64, replicas: [&[i32]; 2]) -> Arc<ClusterView> {
+        let topic = TopicRecord {
+            id,
+            name: "t".parse().unwrap(),
+            partitions: 2,
+            properties: TopicProperties::default(),
+            deleted: false,
+        };
+        let record = |(index, replicas): (i32, &[i32])| {
+            let place = TopicIdPartition::new(id, PartitionIndex::new(index).unwrap());
+            PartitionRecord {
+                partition_epoch: PartitionEpoch::new(version),
+                ..PartitionRecord::new(place, replicas.iter().copied().map(node).collect())
+            }
+        };
+        let views = ViewPublisher::default();
+        let partitions = (0..).zip(replicas).map(record).collect();
+        views.merge(ViewChanges { topics: vec![topic], partitions, ..ViewChanges::default() });
+        views.current()
+    }
+
+    #[test]
+    fn what_the_node_is_no_replica_of_any_more_is_left_unless_it_comes_back() {
+        let (id, mut strays) = (TopicId::random(), Strays::default());
+        let mut left_after = |version, replicas| {
+            strays.note_left(&view(id, version, replicas), node(1));
+            strays.left.iter().map(|left| left.partition.get()).collect::<Vec<_>>()
+        };
+        assert_eq!(left_after(1, [&[1, 2], &[2]]), [0; 0], "a partition of others is nothing that is left");
+        assert_eq!(left_after(2, [&[2], &[1, 2]]), [0]);
+        assert_eq!(left_after(3, [&[2], &[2]]), [0, 1], "until a pass has looked");
+        assert_eq!(left_after(4, [&[1], &[2]]), [1]);
+    }
 }

@@ -272,6 +272,7 @@ pub(crate) fn asks(topic: &str, partition: i32, fetch_offset: i64) -> FetchParti
         max_bytes: 1 << 20,
         paused: false,
         throttled: false,
+        suspended: false,
     }
 }
 

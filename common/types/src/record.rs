@@ -141,6 +141,12 @@ impl PartitionRecord {
         wanted.min(self.replicas.len().saturating_sub(self.adding.len())).max(1)
     }
 
+    /// Whether a reassignment is under way.
+    #[must_use]
+    pub const fn is_being_moved(&self) -> bool {
+        !self.adding.is_empty() || !self.removing.is_empty()
+    }
+
     /// The replicas when the reassignment that is under way, if any, is done.
     #[must_use]
     pub fn target_replicas(&self) -> Vec<NodeId> {

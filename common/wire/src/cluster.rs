@@ -125,7 +125,7 @@ pub fn encode_topic<'a>(
     }
 }
 
-fn encode_partition(
+pub(crate) fn encode_partition(
     record: &PartitionRecord,
     endpoint_of: impl Fn(NodeId) -> Option<Endpoint>,
 ) -> v1::Partition {
@@ -216,7 +216,7 @@ pub fn decode_properties(pairs: &HashMap<String, String>) -> Decoded<TopicProper
     Ok(properties)
 }
 
-fn decode_partition(topic_id: TopicId, message: &v1::Partition) -> Decoded<DescribedPartition> {
+pub(crate) fn decode_partition(topic_id: TopicId, message: &v1::Partition) -> Decoded<DescribedPartition> {
     let record = PartitionRecord {
         topic_id,
         partition: decode_partition_index(message.partition)?,

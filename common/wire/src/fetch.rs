@@ -111,6 +111,7 @@ fn decode_partition(
         max_bytes: message.partition_max_bytes.unwrap_or(max_bytes),
         paused: message.paused,
         throttled: message.throttled,
+        suspended: message.suspended,
     })
 }
 
@@ -155,6 +156,7 @@ fn encode_partition(partition: FetchPartition) -> v1::FetchPartition {
         acknowledged_offset: partition.acknowledged_offset.map(Offset::get),
         paused: partition.paused,
         throttled: partition.throttled,
+        suspended: partition.suspended,
     }
 }
 

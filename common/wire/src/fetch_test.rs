@@ -60,6 +60,7 @@ fn full_request() -> FetchRequest {
             max_bytes: 0,
             paused: true,
             throttled: true,
+            suspended: true,
         }],
         forgotten: vec![(topic, PartitionIndex::new(1).unwrap())],
     }

@@ -24,6 +24,8 @@ pub mod loss;
 pub mod offsets;
 pub mod produce;
 pub mod read_records;
+pub mod reassign;
+pub mod replica;
 pub mod status;
 mod text;
 pub mod throttle;

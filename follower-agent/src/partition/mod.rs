@@ -6,6 +6,7 @@
 //! core's, and the log, which is the replica's.
 
 mod lag;
+mod pausing;
 mod queues;
 mod trouble;
 
@@ -36,6 +37,8 @@ use parking_lot::Mutex;
 
 use self::lag::LagWatch;
 pub(crate) use self::lag::LastWay;
+pub(crate) use self::pausing::PausedReplicas;
+use self::pausing::Told;
 use self::queues::{Queued, Work, WorkQueue};
 use self::trouble::Trouble;
 use crate::fetcher::{Applied, Carried, Followed, ReadySet};
@@ -55,6 +58,7 @@ pub(crate) struct PartitionContext {
     /// This node.
     pub(crate) node: NodeId,
     pub(crate) telemetry: Telemetry,
+    pub(crate) paused: Arc<PausedReplicas>,
 }
 
 impl PartitionContext {
@@ -81,6 +85,10 @@ pub(crate) struct FollowedPartition {
     /// What the leader was last asked.
     question: Mutex<Option<AskOffsets>>,
     trouble: Trouble,
+    /// Whether the leader knows that it is paused.
+    told: Mutex<Told>,
+    /// Whether a resume waits in the queue of work.
+    resuming: AtomicBool,
     /// What was fetched and is not held yet.
     lags: LagWatch,
     /// What names it in all that is told of it: the partition, and this follower.
@@ -110,6 +118,8 @@ impl FollowedPartition {
             ready: Mutex::new(None),
             question: Mutex::new(None),
             trouble: Trouble::default(),
+            told: Mutex::default(),
+            resuming: AtomicBool::new(false),
             lags: LagWatch::default(),
             about,
             damage: DamageNote::default(),
@@ -234,6 +244,7 @@ impl Followed for FollowedPartition {
 
     fn intent(&self, now: MonotonicTime) -> FetchIntent {
         match self.replica.intent(now) {
+            FetchIntent::Ask(ask) if self.is_paused() => self.while_paused(ask),
             FetchIntent::Ask(ask) if self.must_pause() => {
                 FetchIntent::Ask(FetchAsk { paused: true, max_bytes: 0, ..ask })
             }
@@ -242,11 +253,12 @@ impl Followed for FollowedPartition {
     }
 
     fn on_sent(&self, ask: &FetchAsk) {
+        self.note_sent(ask);
         self.replica.on_sent(ask);
     }
 
     fn owes_acknowledgement(&self) -> bool {
-        self.replica.owes_acknowledgement()
+        self.replica.owes_acknowledgement() || self.owes_news()
     }
 
     fn has_more_to_fetch(&self) -> bool {
@@ -270,6 +282,9 @@ impl Followed for FollowedPartition {
         outcome: Result<Fetched, ReplicationError>,
         now: MonotonicTime,
     ) -> Applied<AskOffsets> {
+        if outcome.as_ref().is_ok_and(|fetched| self.refuses(sent, fetched)) {
+            return Applied::Nothing;
+        }
         let step = self.replica.on_answer(sent, outcome.as_ref(), now);
         let applied = match step.ask_offsets {
             Some(question) => {

@@ -28,6 +28,8 @@ pub(super) enum Work {
     OnLog(FollowerWork, Option<Queued>),
     /// A record names a new leadership: [`FollowedPartition::adopt_leadership`].
     AdoptLeadership,
+    /// A person resumed it.
+    Resume,
 }
 
 /// The room that an answer takes up until it is appended, or dropped.
@@ -109,12 +111,16 @@ impl FollowedPartition {
     /// *Blocks.*
     fn run_work(&self, batch: Vec<Work>) {
         for work in batch {
-            if let Work::OnLog(work, queued) = work {
-                let now = self.context.now();
-                let step = self.replica.execute(&work, now);
-                drop(queued);
-                self.absorb(step);
-                self.work_done(&work, now.monotonic);
+            match work {
+                Work::OnLog(work, queued) => {
+                    let now = self.context.now();
+                    let step = self.replica.execute(&work, now);
+                    drop(queued);
+                    self.absorb(step);
+                    self.work_done(&work, now.monotonic);
+                }
+                Work::Resume => self.resume(),
+                Work::AdoptLeadership => {}
             }
             self.adopt_leadership();
         }

@@ -5,7 +5,8 @@
 //! - A partition that this node leads, or that nobody ever led, is leader-svc's: its lock is not held here.
 //! - A log that leader-svc asked for is let go, and left alone until the loan is over (design.md 6.6: lock first).
 //! - A partition that ends is taken out of the table and out of its loop first, then closed.
-//! - A directory is deleted for a tombstone of its topic id only; one that no record knows is reported and kept.
+//! - A directory is deleted for a tombstone of its topic id, or for a newer record without this node; one that no record knows
+//!   is reported and kept.
 //!
 //! Every failure is retried with a growing pause; a newer record ends the pause.
 
@@ -162,12 +163,13 @@ impl ReplicaManager {
     fn reconcile(&mut self, view: &ClusterView) -> Option<Instant> {
         self.leave_what_is_not_ours(view);
         let node = self.shared.node;
+        self.shared.context.paused.keep_replicas_of(node, view);
         let mut next: Option<Instant> = None;
         for (topic, record) in view.partitions().filter(|(_, record)| record.has_replica(node)) {
             let due = self.reconcile_one(view, topic, record);
             next = [next, due].into_iter().flatten().min();
         }
-        self.strays.look(&self.shared.volume, view, self.slots.keys().copied());
+        self.strays.look(&self.shared.volume, view, node, self.slots.keys().copied());
         self.answer_loans();
         next
     }

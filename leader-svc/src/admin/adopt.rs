@@ -22,8 +22,8 @@ use highwater_types::{
 };
 use highwater_wire::admin::{AdoptTopic, Placement};
 
+use super::ClusterApi;
 use super::create::{check_min_isr, name_is_free, partition_records};
-use super::{ClusterApi, retried};
 
 fn describe(partition: PartitionIndex, copy: &Adopted) -> v1::AdoptedPartition {
     v1::AdoptedPartition {
@@ -42,7 +42,7 @@ impl ClusterApi {
         adopt: AdoptTopic,
     ) -> Result<(Arc<TopicRecord>, Vec<v1::AdoptedPartition>), ReplicationError> {
         let AdoptTopic { name, directory, placement, properties } = adopt;
-        let view = retried(|| self.coordination.refresh()).await?;
+        let view = self.newest_view().await?;
         name_is_free(&view, &name)?;
         check_min_isr(&placement, &properties)?;
         let sources = self.sources(&name, PathBuf::from(&directory)).await?;

@@ -15,8 +15,7 @@ use super::{ClusterApi, retried};
 impl ClusterApi {
     pub(super) async fn create(&self, create: CreateTopic) -> Result<Arc<TopicRecord>, ReplicationError> {
         let CreateTopic { name, partitions, placement, properties } = create;
-        // A node that registered a moment ago is to be known.
-        let view = retried(|| self.coordination.refresh()).await?;
+        let view = self.newest_view().await?;
         name_is_free(&view, &name)?;
         check_min_isr(&placement, &properties)?;
         let replicas = self.place(&view, &placement, partitions)?;

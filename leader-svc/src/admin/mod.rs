@@ -1,4 +1,4 @@
-//! ClusterService: describes the cluster, and changes its topics and throttles.
+//! ClusterService: describes the cluster, and changes its topics, replicas and throttles.
 //!
 //! What must hold: a topic is created by its record, which is written last (design.md 6.9); a write of unknown outcome is
 //! made again with the same ids, so that it cannot create two topics; whatever cannot be done says why with a code.
@@ -7,6 +7,7 @@ mod adopt;
 mod create;
 mod elect;
 mod placement;
+mod reassign;
 mod register;
 mod replication;
 mod throttle;
@@ -14,15 +15,16 @@ mod throttle;
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater_coordination::{Coordination, CoordinationError, Membership};
+use highwater_coordination::{ClusterView, Coordination, CoordinationError, Membership};
 use highwater_proto::v1;
 use highwater_proto::v1::cluster_service_server::ClusterService;
 use highwater_serving::calls::{self, Answer, caller_of, check_cluster};
 use highwater_serving::describe::ClusterDescriber;
 use highwater_serving::registry::resolve_topic;
 use highwater_serving::{PartitionHost as _, Registry, Volume};
-use highwater_types::{ErrorCode, ReplicationError};
+use highwater_types::{ErrorCode, NodeId, ReplicationError};
 use highwater_wire::elect::decode_elect;
+use highwater_wire::reassign::{decode_cancel, decode_reassign};
 use highwater_wire::throttle::{decode_clear, decode_set};
 use highwater_wire::{admin, status};
 use tokio::sync::mpsc;
@@ -108,6 +110,31 @@ impl ClusterService for ClusterApi {
         Ok(Response::new(v1::ElectLeaderResponse { node_id: Some(node.get()) }))
     }
 
+    async fn reassign_replicas(
+        &self,
+        request: Request<v1::ReassignReplicasRequest>,
+    ) -> Answer<v1::ReassignReplicasResponse> {
+        let asked = decode_reassign(&request.into_inner())?;
+        let partitions = self.reassign(asked).await.map_err(|e| status::from_error(&e))?;
+        Ok(Response::new(v1::ReassignReplicasResponse { partitions }))
+    }
+
+    async fn cancel_reassignment(
+        &self,
+        request: Request<v1::CancelReassignmentRequest>,
+    ) -> Answer<v1::CancelReassignmentResponse> {
+        let asked = decode_cancel(&request.into_inner())?;
+        let partitions = self.cancel(asked).await.map_err(|e| status::from_error(&e))?;
+        Ok(Response::new(v1::CancelReassignmentResponse { partitions }))
+    }
+
+    async fn list_reassignments(
+        &self,
+        request: Request<v1::ListReassignmentsRequest>,
+    ) -> Answer<v1::ListReassignmentsResponse> {
+        calls::list_reassignments(&self.describer, request, |record, added| self.add_progress(record, added))
+    }
+
     async fn register_agent(
         &self,
         request: Request<v1::RegisterAgentRequest>,
@@ -138,6 +165,23 @@ impl ClusterService for ClusterApi {
         let nodes = records.iter().map(|record| self.describer.node(record)).collect();
         Ok(Response::new(v1::ClearReplicationThrottleResponse { nodes }))
     }
+}
+
+impl ClusterApi {
+    /// What stands in the store: a node or a topic of a moment ago is to be known.
+    async fn newest_view(&self) -> Result<Arc<ClusterView>, ReplicationError> {
+        retried(|| self.coordination.refresh()).await
+    }
+}
+
+/// Refuses nodes that never registered.
+fn check_registered(view: &ClusterView, nodes: &[NodeId]) -> Result<(), ReplicationError> {
+    let Some(unknown) = nodes.iter().find(|node| view.node(**node).is_none()) else { return Ok(()) };
+    let known: Vec<_> = view.nodes().map(|record| record.node.to_string()).collect();
+    Err(ReplicationError::new(
+        ErrorCode::InvalidRequest,
+        format!("node {unknown} is not registered; the cluster's nodes are {}", known.join(", ")),
+    ))
 }
 
 /// Makes a call to the store again while its outcome is unknown or the store cannot be reached, a few times.

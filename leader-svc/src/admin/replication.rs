@@ -9,11 +9,11 @@ use highwater_protocol::leader::FollowerRow;
 use highwater_serving::calls::{self, Answer};
 use highwater_serving::registry::resolve_topic;
 use highwater_serving::{HostedReplica as _, PartitionHost, Registry};
-use highwater_types::{MonotonicTime, Offset, TopicId};
+use highwater_types::{ErrorCode, MonotonicTime, Offset, ReplicationError, TopicId};
 use highwater_wire::lag::encode_lag_cause;
 use highwater_wire::loss::encode_loss;
 use highwater_wire::{admin, status};
-use tonic::{Request, Response};
+use tonic::{Request, Response, Status};
 
 use crate::partition::LedPartition;
 
@@ -59,12 +59,29 @@ impl ReplicationService for ReplicationApi {
         }))
     }
 
+    async fn pause_replica(&self, _: Request<v1::PauseReplicaRequest>) -> Answer<v1::PauseReplicaResponse> {
+        Err(agent_needed())
+    }
+
+    async fn resume_replica(
+        &self,
+        _: Request<v1::ResumeReplicaRequest>,
+    ) -> Answer<v1::ResumeReplicaResponse> {
+        Err(agent_needed())
+    }
+
     async fn read_records(
         &self,
         request: Request<v1::ReadRecordsRequest>,
     ) -> Answer<v1::ReadRecordsResponse> {
         calls::read_decoded(Arc::clone(&self.host) as _, request).await
     }
+}
+
+/// The answer to what only a program that follows can do.
+fn agent_needed() -> Status {
+    let what = "this is a leader-svc, which follows nothing; ask the node's follower-agent";
+    status::from_error(&ReplicationError::new(ErrorCode::InvalidRequest, what))
 }
 
 fn describe(partition: &LedPartition, now: MonotonicTime) -> v1::LedPartition {

@@ -1,15 +1,13 @@
 //! SetReplicationThrottle and ClearReplicationThrottle: the throttles stand in the nodes' records, so that every program of
 //! the cluster sees them and restarts keep them.
 
-use std::sync::Arc;
-
 use highwater_coordination::{ClusterView, update_node};
 use highwater_types::{
     ErrorCode, NodeId, NodeRecord, NodeThrottles, PartitionIndex, ReplicationError, ThrottledReplicas,
 };
 use highwater_wire::throttle::{ClearThrottle, SetThrottle};
 
-use super::{ClusterApi, retried};
+use super::{ClusterApi, check_registered, retried};
 
 impl ClusterApi {
     /// Answers the records as they now are. After a failure some may be changed: asking again changes the others.
@@ -39,24 +37,13 @@ impl ClusterApi {
         Ok(records)
     }
 
-    /// What stands in the store: a node or a topic of a moment ago is to be known.
-    async fn newest_view(&self) -> Result<Arc<ClusterView>, ReplicationError> {
-        retried(|| self.coordination.refresh()).await
-    }
-
     async fn change_throttles(
         &self,
         view: &ClusterView,
         nodes: &[NodeId],
         change: impl Fn(&mut NodeThrottles) + Send + Sync,
     ) -> Result<Vec<NodeRecord>, ReplicationError> {
-        if let Some(unknown) = nodes.iter().find(|node| view.node(**node).is_none()) {
-            let known: Vec<_> = view.nodes().map(|record| record.node.to_string()).collect();
-            return Err(ReplicationError::new(
-                ErrorCode::InvalidRequest,
-                format!("node {unknown} is not registered; the cluster's nodes are {}", known.join(", ")),
-            ));
-        }
+        check_registered(view, nodes)?;
         let nodes: Vec<_> =
             if nodes.is_empty() { view.nodes().map(|record| record.node).collect() } else { nodes.to_vec() };
         let mut records = Vec::with_capacity(nodes.len());

@@ -28,6 +28,7 @@ use tokio::sync::mpsc;
 
 use super::append_queue::{AppendQueue, FlushQueue};
 use super::offset_waiters::OffsetWaiters;
+use super::pace::Paces;
 
 /// What every partition of the program shares.
 #[derive(Debug)]
@@ -81,6 +82,8 @@ pub(crate) struct LedPartition {
     /// When the next tick of the core is due, as far as a timer is set.
     tick: Mutex<Option<MonotonicTime>>,
     damage: DamageNote,
+    /// How fast replicas that are added catch up.
+    pub(super) paces: Paces,
     /// Whether it was stopped: what goes wrong afterwards is a consequence.
     stopped: AtomicBool,
 }
@@ -105,6 +108,7 @@ impl LedPartition {
             flush_queue: FlushQueue::new(&name, Weak::clone(this)),
             tick: Mutex::new(None),
             damage: DamageNote::default(),
+            paces: Paces::default(),
             stopped: AtomicBool::new(false),
             context,
         });

@@ -7,11 +7,14 @@
 //! | `commit.rs` | Produce: from checked batches to an acknowledgement |
 //! | `isr.rs` | changes of the in-sync set, by compare-and-swap |
 //! | `offset_waiters.rs` | who waits for an offset |
+//! | `pace.rs` | how fast replicas that are added catch up |
 
 mod append_queue;
 mod commit;
 mod handle;
 mod isr;
 mod offset_waiters;
+mod pace;
 
 pub(crate) use handle::{LedPartition, PartitionContext, PartitionEvent};
+pub(crate) use pace::PACE_INTERVAL;

@@ -53,6 +53,7 @@ impl ReplicaManager {
             self.attempts.forget(id);
             self.disk_failures.forget(id);
             self.damaged.remove(&id);
+            self.moves.forget(id);
         }
     }
 

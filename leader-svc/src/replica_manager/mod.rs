@@ -5,16 +5,19 @@
 //! - This node leads only by a record that it wrote itself since it started (design.md 6.2).
 //! - It stands for a leadership of another node when that one's leader-svc is down, as far as this one can tell, or gave the
 //!   leadership up; in an order, so that not all members of the in-sync set stand at once (design.md 6.6).
+//! - It takes the steps of a move of replicas of what it leads (design.md 6.12).
 //! - It gives a leadership up where somebody in sync can take it: before it stops, when its disk fails, and when it cannot
 //!   lead although the record says so (design.md 2, 6.11).
 //! - A leadership that is over is taken out of the table first, so that requests learn where to go, then closed.
-//! - A directory is deleted for a tombstone of its topic id only; one that no record knows is reported and kept.
+//! - A directory is deleted for a tombstone of its topic id, or for a newer record without this node; one that no record knows
+//!   is reported and kept.
 //!
 //! Every failure is retried with a growing pause; a newer record ends the pause.
 
 mod close;
 mod disk_failures;
 mod leaderships;
+mod moves;
 mod order;
 mod peers;
 mod resign;
@@ -41,6 +44,7 @@ use tokio::time::Instant;
 
 use self::disk_failures::DiskFailures;
 use self::leaderships::Leaderships;
+use self::moves::Moves;
 pub(crate) use self::order::{ORDERS_MAX, Order};
 pub(crate) use self::peers::{PeerWatch, Peers};
 use self::resign::{Damaged, Resigning, disk_failed};
@@ -76,6 +80,8 @@ enum Done {
     Stood(TopicIdPartition, PartitionEpoch, Stood),
     Closed(TopicIdPartition),
     GivenUp(TopicIdPartition, PartitionEpoch),
+    /// A move's end was to be written; whether a record of it is known.
+    Finished(TopicIdPartition, bool),
 }
 
 /// See the module.
@@ -91,6 +97,7 @@ pub(crate) struct ReplicaManager {
     /// Nodes whose agent is dead, as the leaderships were told.
     agents_gone: BTreeSet<NodeId>,
     resigning: Resigning,
+    moves: Moves,
     /// Logs in which readers met damage.
     damaged: BTreeMap<TopicIdPartition, Damaged>,
     orders: mpsc::Receiver<Order>,
@@ -108,6 +115,7 @@ impl ReplicaManager {
             strays: Strays::default(),
             agents_gone: BTreeSet::new(),
             resigning: Resigning::new(),
+            moves: Moves::default(),
             damaged: BTreeMap::new(),
             orders,
         }
@@ -177,7 +185,7 @@ impl ReplicaManager {
                 next = [next, due].into_iter().flatten().min();
             }
         }
-        self.strays.look(&self.shared.volume, view, self.slots.keys().copied());
+        self.strays.look(&self.shared.volume, view, self.shared.node, self.slots.keys().copied());
         next
     }
 
@@ -188,11 +196,11 @@ impl ReplicaManager {
                 if partition.record().partition_epoch < record.partition_epoch {
                     partition.on_record(record);
                 }
-                if self.damaged.contains_key(&id) {
-                    let partition = Arc::clone(partition);
-                    self.leave_if_damaged(id, &partition);
+                let partition = Arc::clone(partition);
+                if self.damaged.contains_key(&id) && self.leave_if_damaged(id, &partition) {
+                    return None;
                 }
-                return None;
+                return self.move_on(id, &partition);
             }
             Some(Slot::Standing | Slot::Closing) => return None,
             Some(Slot::Paused { .. } | Slot::WaitsItsTurn { .. }) | None => {}
@@ -269,6 +277,10 @@ impl ReplicaManager {
                 self.pause_for_disk(id, seen, disk_failed(), view);
                 true
             }
+            Ok(Done::Finished(id, is_known)) => {
+                self.on_finished(id, is_known);
+                true
+            }
             Err(failed) => {
                 // Its slot stays as it is: nothing is tried again after a fault of the program itself.
                 tracing::error!(error = %failed, "a task of the replica manager failed");
@@ -307,7 +319,8 @@ impl ReplicaManager {
                 for follower in &self.agents_gone {
                     partition.on_follower_gone(*follower);
                 }
-                newest.is_none()
+                // A move that another leader began goes on.
+                newest.is_none_or(|record| record.is_being_moved())
             }
             Stood::Lost => {
                 self.shared.registry.remove(id);

@@ -108,11 +108,12 @@ impl ReplicaManager {
 
     /// Where readers met damage in a log that this node leads: who has the records in sync leads on, as soon as somebody can
     /// (design.md 2). Once for each partition: where the other one is damaged too, this node leads again and serves the rest.
-    pub(super) fn leave_if_damaged(&mut self, id: TopicIdPartition, partition: &Arc<LedPartition>) {
+    /// Answers whether it leaves.
+    pub(super) fn leave_if_damaged(&mut self, id: TopicIdPartition, partition: &Arc<LedPartition>) -> bool {
         if self.damaged.get(&id) != Some(&Damaged::Met) {
-            return;
+            return false;
         }
-        let Some(successor) = self.shared.successor(&partition.record()) else { return };
+        let Some(successor) = self.shared.successor(&partition.record()) else { return false };
         self.damaged.insert(id, Damaged::HandedOver);
         tracing::warn!(
             partition = %partition.id_name(),
@@ -120,6 +121,7 @@ impl ReplicaManager {
             "hands the leadership over: its own log is damaged"
         );
         self.leave(id, Arc::clone(partition), successor, |_| {});
+        true
     }
 
     /// Gives a leadership up that its disk ended: to who can take it, then its log, so that it can be opened anew.

@@ -93,6 +93,7 @@ async fn a_joining_follower_counts_at_once_and_is_proposed_until_the_outcome_is_
             max_bytes: 1 << 20,
             paused: false,
             throttled: false,
+            suspended: false,
         };
         let now = bench.shared.context.clocks.monotonic.now();
         partition.on_fetch(Requester::Follower(node(2)), &fetch, now).unwrap();

@@ -29,6 +29,7 @@ impl Cluster {
             max_bytes: 300,
             paused: false,
             throttled: false,
+            suspended: false,
         };
         let now = self.now().monotonic;
         let limits = |upper| ReadLimits { max_bytes: 300, min_one_batch: true, upper };

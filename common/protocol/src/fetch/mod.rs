@@ -111,6 +111,8 @@ pub struct FetchPartition {
     pub paused: bool,
     /// The follower's own throttle lets it ask for no records now. Only told (DescribeReplication): nothing is decided by it.
     pub throttled: bool,
+    /// A person paused the follower: it asks for no records. Only told, like `throttled`.
+    pub suspended: bool,
 }
 
 impl FetchPartition {

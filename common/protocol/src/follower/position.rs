@@ -37,6 +37,8 @@ pub struct FetchAsk {
     pub paused: bool,
     /// Whether its own throttle lets it ask for no records now.
     pub throttled: bool,
+    /// Whether a person paused it.
+    pub suspended: bool,
 }
 
 impl FetchAsk {
@@ -56,6 +58,7 @@ impl FetchAsk {
             max_bytes: self.max_bytes,
             paused: self.paused,
             throttled: self.throttled,
+            suspended: self.suspended,
         }
     }
 
@@ -63,6 +66,12 @@ impl FetchAsk {
     #[must_use]
     pub const fn only_acknowledging(self) -> Self {
         Self { max_bytes: 0, ..self }
+    }
+
+    /// The same, because a person paused the follower.
+    #[must_use]
+    pub const fn suspended(self) -> Self {
+        Self { suspended: true, ..self.only_acknowledging() }
     }
 
     /// The same, because the follower's own throttle keeps the records back.
@@ -136,6 +145,7 @@ impl FollowerPartition {
             max_bytes: if paused { 0 } else { self.config.max_bytes },
             paused,
             throttled: false,
+            suspended: false,
         }
     }
 }

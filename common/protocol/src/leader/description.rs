@@ -67,6 +67,7 @@ impl LeaderPartition {
         let may_read_no_more = progress.is_paused() || progress.fetch_offset() >= Some(self.log_end);
         LagFacts {
             lag_records: progress.acknowledged().map(|offset| self.log_end.since(offset)),
+            paused: progress.is_suspended(),
             backing_off: progress.refusal().is_some(),
             truncating: progress.is_diverging(),
             silent: progress.is_silent(now, self.config.replica_lag_time_max),

@@ -189,6 +189,7 @@ impl LeaderPartition {
             high_watermark: request.high_watermark,
             paused: request.paused,
             throttled: request.throttled,
+            suspended: request.suspended,
             leader_end,
         });
     }

@@ -328,3 +328,16 @@ fn an_answer_that_nobody_comes_back_from_is_on_the_network_and_a_quota_is_told()
     leader.on_follower_answered(node(2), refused, millis(2500));
     assert_eq!(cause(&leader, 2500), LagCause::BackOff, "what cannot be read is refused");
 }
+
+#[test]
+fn a_follower_that_a_person_paused_is_told_as_paused_until_it_fetches_again() {
+    let mut leader = leader(&all());
+    leader.on_append(offset(110), millis(1));
+    let cause = |leader: &LeaderPartition, at| leader.describe(millis(at))[0].cause;
+    let suspended = FetchPartition { suspended: true, max_bytes: 0, ..fetch_of(2, 100) };
+    send(&mut leader, 2, &suspended, 10).unwrap();
+    assert_eq!(cause(&leader, 11), LagCause::Paused);
+    assert_eq!(cause(&leader, 3_600_000), LagCause::Paused, "it is silent because it is paused");
+    send(&mut leader, 2, &fetch_of(2, 100), 3_600_001).unwrap();
+    assert_eq!(cause(&leader, 3_600_002), LagCause::CatchingUp);
+}

@@ -37,6 +37,8 @@ pub(super) struct Arrival {
     pub paused: bool,
     /// Its own throttle keeps it from asking for records.
     pub throttled: bool,
+    /// A person paused it.
+    pub suspended: bool,
     /// The leader's log end at this moment, taken before the read (S21).
     pub leader_end: Offset,
 }
@@ -89,6 +91,8 @@ pub(super) struct FollowerProgress {
     answered: Answered,
     /// Its last fetch said that its own throttle holds it back: it is, until it fetches again.
     throttles_itself: bool,
+    /// Its last fetch said that a person paused it: it is, until it fetches again.
+    suspended: bool,
     /// When a quota last left records out of an answer, or of a fetch.
     throttled_at: Option<MonotonicTime>,
     /// When records up to an offset were answered that no fetch has gone beyond yet.
@@ -158,6 +162,11 @@ impl FollowerProgress {
         self.gone
     }
 
+    /// Whether a person paused it.
+    pub(super) const fn is_suspended(&self) -> bool {
+        self.suspended
+    }
+
     /// Whether a quota held it back a moment ago, this leader's or its own.
     pub(super) fn is_throttled(&self, now: MonotonicTime) -> bool {
         self.throttles_itself || self.throttled_at.is_some_and(|at| now.since(at) <= THROTTLED_FOR)
@@ -219,6 +228,7 @@ impl FollowerProgress {
         self.log_start = arrival.log_start.or(self.log_start);
         self.high_watermark = arrival.high_watermark.or(self.high_watermark);
         self.paused = arrival.paused;
+        self.suspended = arrival.suspended;
         if std::mem::replace(&mut self.throttles_itself, arrival.throttled) || arrival.throttled {
             self.throttled_at = Some(now);
         }

@@ -13,6 +13,7 @@ fn arrival(now: u64, acknowledged: i64, leader_end: i64) -> Arrival {
         high_watermark: None,
         paused: false,
         throttled: false,
+        suspended: false,
         leader_end: offset(leader_end),
     }
 }

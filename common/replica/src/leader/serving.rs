@@ -149,7 +149,8 @@ impl<S: Storage> LeaderReplica<S> {
         Ok(epoch_end_offset(asked, &log_facts(&snapshot.positions, &snapshot.epochs)))
     }
 
-    pub(super) fn bytes_between(&self, from: Offset, to: Offset) -> u64 {
+    /// About how many bytes there are between two offsets; 0 where the second is not the higher one.
+    pub fn bytes_between(&self, from: Offset, to: Offset) -> u64 {
         if from >= to {
             return 0;
         }

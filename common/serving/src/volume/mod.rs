@@ -19,8 +19,8 @@ use highwater_log::{
 };
 use highwater_replica::ReplicaPlace;
 use highwater_types::{
-    ClusterId, Incarnation, NodeId, PartitionIndex, Program, TopicId, TopicIdPartition, TopicPartition,
-    TopicRecord,
+    ClusterId, Incarnation, NodeId, PartitionEpoch, PartitionIndex, Program, TopicId, TopicIdPartition,
+    TopicPartition, TopicRecord,
 };
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -238,12 +238,40 @@ impl Volume {
     /// # Errors
     /// What the disk says.
     pub fn remove(&self, partition: &TopicPartition, topic: TopicId) -> Result<bool, StorageError> {
+        self.remove_if(partition, topic, |_| Ok(true))
+    }
+
+    /// The same, of a replica that the record of version `record` takes from this node. `false` also when the directory has
+    /// worked under that version or a later one, or when it does not say. *Blocks.*
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn remove_before(
+        &self,
+        partition: &TopicPartition,
+        topic: TopicId,
+        record: PartitionEpoch,
+    ) -> Result<bool, StorageError> {
+        self.remove_if(partition, topic, |found| {
+            let state = CheckpointFile::read(&self.storage, &found.path)?.into_state();
+            Ok(state.and_then(|state| state.highest_partition_epoch).is_some_and(|seen| seen < record))
+        })
+    }
+
+    fn remove_if(
+        &self,
+        partition: &TopicPartition,
+        topic: TopicId,
+        may_go: impl Fn(&PartitionDirectory) -> Result<bool, StorageError>,
+    ) -> Result<bool, StorageError> {
         let id = TopicIdPartition::new(topic, partition.partition);
         let Some(lock) = self.locks.try_lock(id)? else { return Ok(false) };
         // Looked at under the lock: another topic of the name may have taken the directory.
         let is_its =
             |found: &PartitionDirectory| found.partition == *partition && found.topic_id == Some(topic);
-        if !self.scan()?.partitions.iter().any(is_its) {
+        let scan = self.scan()?;
+        let Some(found) = scan.partitions.iter().find(|found| is_its(found)) else { return Ok(false) };
+        if !may_go(found)? {
             return Ok(false);
         }
         remove_partition(&self.storage, &self.data_dir, partition, topic, lock)?;

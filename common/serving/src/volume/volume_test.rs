@@ -151,3 +151,26 @@ async fn a_deleted_topics_directory_goes_unless_it_is_held_or_anothers() {
     assert!(volume.remove(&partition, topic).unwrap());
     assert!(volume.scan().unwrap().partitions.is_empty());
 }
+
+/// The directory has worked under version 5 of its partition's record.
+#[tokio::test]
+async fn a_replica_that_was_taken_away_goes_only_by_a_record_that_is_newer_than_its_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path()).await;
+    let volume = claim(&dir.path().join("data"), node(1), Program::LeaderSvc, &store).await.unwrap();
+    let (partition, topic, _) = plant(&volume, "t-0");
+    let path = volume.data_dir.join(partition.directory_name());
+    let version = PartitionEpoch::new;
+    assert!(!volume.remove_before(&partition, topic, version(9)).unwrap(), "it does not say");
+    let (mut file, loaded) = CheckpointFile::open(&volume.storage, &path).unwrap();
+    let state = loaded.into_state().unwrap();
+    file.write_durable(&CheckpointState { highest_partition_epoch: Some(version(5)), ..state }).unwrap();
+    for older in [4, 5] {
+        assert!(!volume.remove_before(&partition, topic, version(older)).unwrap(), "{older} is not newer");
+    }
+    let lock = volume.locks.try_lock(TopicIdPartition::new(topic, partition.partition)).unwrap();
+    assert!(!volume.remove_before(&partition, topic, version(6)).unwrap(), "held");
+    drop(lock);
+    assert!(path.exists() && volume.remove_before(&partition, topic, version(6)).unwrap());
+    assert!(!path.exists());
+}

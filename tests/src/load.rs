@@ -1,4 +1,5 @@
-//! Idempotent producers with `acks=all` that ask one leader-svc after the other until one acknowledges.
+//! Idempotent producers with `acks=all` that ask one leader-svc after the other until one acknowledges; what they were told
+//! is in a [`History`].
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,35 +9,42 @@ use std::time::{Duration, Instant};
 use highwater_proto::v1;
 use highwater_records::{BatchBuilder, Compression, Producer};
 use highwater_types::WallTime;
-use system_tests::calls::{Calls, code, to};
-use system_tests::cluster::Cluster;
-use system_tests::history::{History, Outcome};
-use system_tests::wait;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::{ENOUGH, NODES, TOPIC};
+use crate::calls::{Calls, code, to};
+use crate::cluster::Cluster;
+use crate::history::{History, Outcome};
+use crate::wait;
 
 const PRODUCERS: usize = 4;
+/// What is acknowledged after something happened, before it is believed that it goes on.
+pub const ENOUGH: usize = 20;
 /// After this a producer asks another server for the same record.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 /// Between two tries of a producer that was refused.
 const TRY_PAUSE: Duration = Duration::from_millis(5);
 
 /// A load, until it is ended.
-pub(crate) struct Load {
+#[derive(Debug)]
+pub struct Load {
     /// What was produced, and what became of it.
-    pub(crate) history: Arc<History>,
+    pub history: Arc<History>,
     acknowledged: Arc<Mutex<Vec<Instant>>>,
     stop: Arc<AtomicBool>,
     producers: Vec<JoinHandle<()>>,
 }
 
 impl Load {
-    /// Starts the producers, and waits for what they are acknowledged.
-    pub(crate) async fn start(cluster: &Cluster) -> Self {
+    /// Starts producers to partition 0 of `topic` that know these nodes, and waits for what they are acknowledged.
+    pub async fn start(cluster: &Cluster, nodes: &[i32], topic: &str) -> Self {
+        Self::after(Arc::default(), cluster, nodes, topic).await
+    }
+
+    /// The same, after what was produced already.
+    pub async fn after(history: Arc<History>, cluster: &Cluster, nodes: &[i32], topic: &str) -> Self {
         let mut load = Self {
-            history: Arc::new(History::default()),
+            history,
             acknowledged: Arc::default(),
             stop: Arc::new(AtomicBool::new(false)),
             producers: Vec::new(),
@@ -44,20 +52,30 @@ impl Load {
         for number in 0..PRODUCERS {
             let producer = OneProducer {
                 id: i64::try_from(number).expect("a few") + 1000,
-                servers: NODES.map(|node| Calls::of(cluster.leader(node))).into(),
+                topic: topic.to_owned(),
+                servers: nodes.iter().map(|node| Calls::of(cluster.leader(*node))).collect(),
                 history: Arc::clone(&load.history),
                 acknowledged: Arc::clone(&load.acknowledged),
                 stop: Arc::clone(&load.stop),
             };
             load.producers.push(tokio::spawn(producer.run()));
         }
-        wait::until("a load", wait::SOON, async || (load.history.acknowledged() > ENOUGH).then_some(()))
-            .await;
+        load.goes_on().await;
         load
     }
 
+    /// Waits until [`ENOUGH`] more records are acknowledged.
+    pub async fn goes_on(&self) {
+        let before = self.history.acknowledged();
+        wait::until("acknowledgements", wait::SOON, async || {
+            (self.history.acknowledged() > before + ENOUGH).then_some(())
+        })
+        .await;
+    }
+
     /// The longest time from `since` on in which nothing was acknowledged, and how many records were after it.
-    pub(crate) fn gap(&self, since: Instant) -> (Duration, usize) {
+    #[must_use]
+    pub fn gap(&self, since: Instant) -> (Duration, usize) {
         let times = lock(&self.acknowledged);
         let first = times.partition_point(|at| *at < since).saturating_sub(1);
         let times = times.get(first..).unwrap_or_default();
@@ -69,7 +87,10 @@ impl Load {
     }
 
     /// Ends it; the record that each producer has under way is of unknown outcome.
-    pub(crate) async fn end(&mut self) {
+    ///
+    /// # Panics
+    /// When a leader did not know what it had acknowledged.
+    pub async fn end(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for producer in self.producers.drain(..) {
             producer.await.expect("the load does not panic");
@@ -83,6 +104,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 struct OneProducer {
     id: i64,
+    topic: String,
     servers: VecDeque<Calls>,
     history: Arc<History>,
     acknowledged: Arc<Mutex<Vec<Instant>>>,
@@ -91,7 +113,7 @@ struct OneProducer {
 
 impl OneProducer {
     async fn run(mut self) {
-        let partition = format!("{TOPIC}-0");
+        let partition = format!("{}-0", self.topic);
         for sequence in 0.. {
             let value = format!("{}-{sequence}", self.id);
             self.history.attempt(&partition, value.as_bytes());
@@ -106,7 +128,7 @@ impl OneProducer {
         let batch = self.batch(sequence, value);
         while !self.stop.load(Ordering::Relaxed) {
             let server = self.servers.front()?.clone();
-            match timeout(ANSWERED_WITHIN, produce(server, batch.clone())).await {
+            match timeout(ANSWERED_WITHIN, produce(server, to(&self.topic, 0, batch.clone()))).await {
                 Ok(Some(result)) if result.error.is_none() => return result.base_offset,
                 Ok(Some(result)) => self.check_refusal(sequence, &result),
                 Ok(None) | Err(_) => {}
@@ -138,11 +160,8 @@ impl OneProducer {
 }
 
 /// The partition's part of the answer; `None` when there is no answer.
-async fn produce(server: Calls, batch: Vec<u8>) -> Option<v1::ProducePartitionResult> {
-    let request = v1::ProduceRequest {
-        acks: v1::Acks::All.into(),
-        partitions: vec![to(TOPIC, 0, batch)],
-        ..Default::default()
-    };
+async fn produce(server: Calls, to: v1::ProducePartition) -> Option<v1::ProducePartitionResult> {
+    let request =
+        v1::ProduceRequest { acks: v1::Acks::All.into(), partitions: vec![to], ..Default::default() };
     server.log.clone().produce(request).await.ok()?.into_inner().partitions.into_iter().next()
 }

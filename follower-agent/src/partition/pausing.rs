@@ -1,0 +1,118 @@
+//! Replicas that a person paused, or resumed.
+//!
+//! What must hold: a paused replica appends nothing more, and acknowledges what it holds; its leader is told once in each
+//! leadership, because it cannot tell a paused follower from a dead one. A pause ends with the program, or when the replica is
+//! taken from the node; it outlives the log's closing, so that a leadership that comes and goes does not end it.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+use highwater_coordination::ClusterView;
+use highwater_protocol::fetch::Fetched;
+use highwater_protocol::follower::{FetchAsk, FetchIntent, FetchPosition};
+use highwater_types::{LeaderEpoch, NodeId, TopicIdPartition};
+use parking_lot::Mutex;
+
+use super::queues::Work;
+use super::{FollowedPartition, PartitionContext};
+
+/// The paused replicas of the program.
+#[derive(Debug, Default)]
+pub(crate) struct PausedReplicas(Mutex<BTreeSet<TopicIdPartition>>);
+
+impl PausedReplicas {
+    fn contains(&self, id: TopicIdPartition) -> bool {
+        self.0.lock().contains(&id)
+    }
+
+    /// Whether it was not paused before.
+    pub(crate) fn pause(&self, id: TopicIdPartition) -> bool {
+        self.0.lock().insert(id)
+    }
+
+    /// Whether it was paused.
+    pub(crate) fn resume(&self, id: TopicIdPartition) -> bool {
+        self.0.lock().remove(&id)
+    }
+
+    /// Forgets replicas that `node` has no more.
+    pub(crate) fn keep_replicas_of(&self, node: NodeId, view: &ClusterView) {
+        self.0.lock().retain(|id| view.partition(*id).is_some_and(|record| record.has_replica(node)));
+    }
+}
+
+/// In which leadership the leader was told of a pause.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    sent: Option<LeaderEpoch>,
+    /// It answered.
+    heard: Option<LeaderEpoch>,
+}
+
+impl PartitionContext {
+    pub(super) fn is_paused(&self, id: TopicIdPartition) -> bool {
+        self.paused.contains(id)
+    }
+}
+
+impl FollowedPartition {
+    /// Whether a person paused it.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.context.is_paused(self.replica.id())
+    }
+
+    /// A person paused it.
+    pub(crate) fn on_pause(&self) {
+        *self.told.lock() = Told::default();
+        self.tell_loop();
+    }
+
+    /// A person resumed it: it also gets out of every failure and delay.
+    pub(crate) fn on_resume(&self) {
+        // Work that waits resumes for whoever asks meanwhile.
+        if !self.resuming.swap(true, Ordering::AcqRel) {
+            self.work.push(Work::Resume);
+        }
+        self.tell_loop();
+    }
+
+    /// *Blocks.*
+    pub(super) fn resume(&self) {
+        self.resuming.store(false, Ordering::Release);
+        let step = self.replica.on_resume(self.context.now());
+        self.absorb(step);
+    }
+
+    /// Whether a paused replica still owes its leader a request: for what it holds, or for the news of the pause.
+    pub(super) fn owes_news(&self) -> bool {
+        let epoch = self.replica.inspect(|core| core.leader_epoch());
+        self.is_paused() && self.told.lock().heard != Some(epoch)
+    }
+
+    /// What a paused replica asks instead of `ask`: for no records.
+    pub(super) fn while_paused(&self, ask: FetchAsk) -> FetchIntent {
+        if self.replica.owes_acknowledgement() || self.owes_news() {
+            FetchIntent::Ask(ask.suspended())
+        } else {
+            FetchIntent::Not
+        }
+    }
+
+    pub(super) fn note_sent(&self, ask: &FetchAsk) {
+        if ask.suspended {
+            self.told.lock().sent = Some(ask.position.leader_epoch);
+        }
+    }
+
+    /// Whether an answer is of no use now: records that were asked for before the pause.
+    pub(super) fn refuses(&self, sent: &FetchPosition, fetched: &Fetched) -> bool {
+        if !self.is_paused() {
+            return false;
+        }
+        let mut told = self.told.lock();
+        if told.sent == Some(sent.leader_epoch) {
+            told.heard = told.sent;
+        }
+        !fetched.records.is_empty()
+    }
+}
