@@ -475,6 +475,7 @@ impl Parts {
         Shared {
             node: self.config.common.node_id,
             volume,
+            coordination: Arc::clone(&self.coordination),
             registry: Arc::clone(&self.registry),
             fetchers,
             context: Arc::new(context),

@@ -3,13 +3,14 @@
 //!
 //! What must hold: a directory whose log somebody holds is left to its holder; nothing is removed for a topic that is
 //! merely not known, nor by a record that is older than what the directory has worked under: the store may have been
-//! restored. A pass runs at the start, and whenever a topic was deleted or a replica removed.
+//! restored. The store is read anew before anything is removed by a record: what a view still says may be over. A pass runs at
+//! the start, and whenever a topic was deleted or a replica removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use highwater_coordination::ClusterView;
+use highwater_coordination::{ClusterView, Coordination};
 use highwater_log::StorageError;
 use highwater_types::{NodeId, PartitionEpoch, TopicId, TopicIdPartition, TopicName};
 
@@ -26,6 +27,8 @@ pub struct Strays {
     /// Those of which it is none any more, until a pass.
     left: BTreeSet<TopicIdPartition>,
     running: Arc<AtomicBool>,
+    /// A pass could not read the store: another one is due.
+    unread: Arc<AtomicBool>,
 }
 
 /// What a pass goes by.
@@ -44,6 +47,7 @@ impl Strays {
     pub fn look(
         &mut self,
         volume: &Volume,
+        store: &Arc<dyn Coordination>,
         view: &ClusterView,
         node: NodeId,
         busy: impl IntoIterator<Item = TopicIdPartition>,
@@ -51,7 +55,8 @@ impl Strays {
         let deleted: BTreeSet<TopicId> =
             view.topics().filter(|topic| topic.deleted).map(|topic| topic.id).collect();
         self.note_left(view, node);
-        let news = !self.left.is_empty() || deleted.iter().any(|topic| !self.tombstones.contains(topic));
+        let is_due = !self.left.is_empty() || self.unread.load(Ordering::Acquire);
+        let news = is_due || deleted.iter().any(|topic| !self.tombstones.contains(topic));
         let goes = |id: TopicIdPartition| deleted.contains(&id.topic_id) || self.left.contains(&id);
         if (self.started && !news) || busy.into_iter().any(goes) || self.running.swap(true, Ordering::AcqRel)
         {
@@ -60,12 +65,21 @@ impl Strays {
         let report = !std::mem::replace(&mut self.started, true);
         self.tombstones.clone_from(&deleted);
         self.left.clear();
-        let known = Known::of(view, node, deleted);
-        let (volume, running) = (volume.clone(), Arc::clone(&self.running));
+        let (volume, store) = (volume.clone(), Arc::clone(store));
+        let (running, unread) = (Arc::clone(&self.running), Arc::clone(&self.unread));
         tokio::spawn(async move {
-            let outcome = on_disk(move || pass(&volume, &known, report)).await;
-            if let Err(error) = outcome {
-                tracing::warn!(%error, "could not look through the data directory");
+            let read = store.refresh().await;
+            unread.store(read.is_err(), Ordering::Release);
+            match read {
+                Ok(view) => {
+                    let known = Known::of(&view, node);
+                    if let Err(error) = on_disk(move || pass(&volume, &known, report)).await {
+                        tracing::warn!(%error, "could not look through the data directory");
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "replicas that may have to go are left until the store can be read")
+                }
             }
             running.store(false, Ordering::Release);
         });
@@ -85,10 +99,11 @@ impl Strays {
 }
 
 impl Known {
-    fn of(view: &ClusterView, node: NodeId, deleted: BTreeSet<TopicId>) -> Self {
+    fn of(view: &ClusterView, node: NodeId) -> Self {
+        let deleted = view.topics().filter(|topic| topic.deleted);
         let others = view.partitions().filter(|(_, record)| !record.has_replica(node));
         Self {
-            deleted,
+            deleted: deleted.map(|topic| topic.id).collect(),
             topics: view.topics().map(|topic| topic.id).collect(),
             names: view.topics().map(|topic| topic.name.clone()).collect(),
             others: others.map(|(_, record)| (record.id(), record.partition_epoch)).collect(),
@@ -132,10 +147,13 @@ fn pass(volume: &Volume, known: &Known, report: bool) -> Result<(), StorageError
 
 #[cfg(test)]
 mod tests {
-    use highwater_coordination::{ViewChanges, ViewPublisher};
-    use highwater_types::{PartitionIndex, PartitionRecord, TopicProperties, TopicRecord};
+    use highwater_coordination::{FileCoordination, FileOptions, ViewChanges, ViewPublisher};
+    use highwater_log::OsStorage;
+    use highwater_log::checkpoint::{CheckpointFile, CheckpointState, write_partition_metadata};
+    use highwater_types::{PartitionIndex, PartitionRecord, Program, TopicProperties, TopicRecord};
 
     use super::*;
+    use crate::volume::{DataDir, fresh_incarnation};
 
     fn node(id: i32) -> NodeId {
         NodeId::new(id).unwrap()
@@ -161,6 +179,42 @@ mod tests {
         let partitions = (0..).zip(replicas).map(record).collect();
         views.merge(ViewChanges { topics: vec![topic], partitions, ..ViewChanges::default() });
         views.current()
+    }
+
+    /// A view from before the node was made a replica again, in a store that knows better.
+    #[tokio::test]
+    async fn what_the_store_says_decides_and_not_a_view_that_is_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = FileCoordination::open(&dir.path().join("store"), FileOptions::default()).await.unwrap();
+        let data = DataDir::take(&dir.path().join("data"), node(1), Program::LeaderSvc).await.unwrap();
+        let volume = data.join(&store).await.unwrap();
+        let id = TopicId::random();
+        let old = view(id, 6, [&[2], &[2]]);
+        let topic = TopicRecord::clone(old.topics().next().unwrap());
+        let place = |index| TopicIdPartition::new(id, PartitionIndex::new(index).unwrap());
+        let records = [(0, 1), (1, 2)].map(|(index, id)| PartitionRecord::new(place(index), vec![node(id)]));
+        store.create_topic(topic, records.to_vec()).await.unwrap();
+        // Both have worked under an older version than the view's.
+        let paths = ["t-0", "t-1"].map(|name| {
+            let path = dir.path().join("data").join(name);
+            std::fs::create_dir_all(&path).unwrap();
+            write_partition_metadata(&OsStorage, &path, id).unwrap();
+            let (mut file, _) = CheckpointFile::open(&OsStorage, &path).unwrap();
+            let seen = Some(PartitionEpoch::new(5));
+            let state = CheckpointState::new(id, fresh_incarnation());
+            file.write_durable(&CheckpointState { highest_partition_epoch: seen, ..state }).unwrap();
+            path
+        });
+        let store: Arc<dyn Coordination> = Arc::new(store);
+        let mut strays = Strays::default();
+        strays.look(&volume, &store, &old, node(1), []);
+        while strays.running.load(Ordering::Acquire) {
+            tokio::task::yield_now().await;
+        }
+        assert!(
+            paths.iter().all(|path| path.exists()),
+            "one is its replica, the other's record is an old one"
+        );
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater_coordination::ClusterView;
+use highwater_coordination::{ClusterView, Coordination};
 use highwater_protocol::follower::BackoffConfig;
 use highwater_serving::handover::{Answer, Wanted};
 use highwater_serving::registry::{Hosting, Registry, name_of};
@@ -56,6 +56,7 @@ const CONCURRENT_CLOSES: usize = 16;
 pub(crate) struct Shared {
     pub(crate) node: NodeId,
     pub(crate) volume: Volume,
+    pub(crate) coordination: Arc<dyn Coordination>,
     pub(crate) registry: Arc<Registry<FollowedPartition>>,
     pub(crate) fetchers: Arc<Fetchers>,
     pub(crate) context: Arc<PartitionContext>,
@@ -169,7 +170,8 @@ impl ReplicaManager {
             let due = self.reconcile_one(view, topic, record);
             next = [next, due].into_iter().flatten().min();
         }
-        self.strays.look(&self.shared.volume, view, node, self.slots.keys().copied());
+        let store = &self.shared.coordination;
+        self.strays.look(&self.shared.volume, store, view, node, self.slots.keys().copied());
         self.answer_loans();
         next
     }

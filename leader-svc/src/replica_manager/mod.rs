@@ -185,7 +185,8 @@ impl ReplicaManager {
                 next = [next, due].into_iter().flatten().min();
             }
         }
-        self.strays.look(&self.shared.volume, view, self.shared.node, self.slots.keys().copied());
+        let store = &self.shared.context.coordination;
+        self.strays.look(&self.shared.volume, store, view, self.shared.node, self.slots.keys().copied());
         next
     }
 
