@@ -419,8 +419,10 @@ async fn what_the_followers_own_throttle_holds_back_is_throttled_in_every_place_
         cluster.start_and_wait(AGENT).await;
         Progress::watch(&calls, "t", size, wait::SOON, |has| has > size / 10).await;
         for _ in 0..3 {
-            let words =
-                every_word(&cluster, &calls, &collector).await.expect("every place knows the replica");
+            let words = wait::until("every place to know the replica", wait::SOON, async || {
+                every_word(&cluster, &calls, &collector).await
+            })
+            .await;
             assert!(words.iter().all(|(_, word)| word == "throttled"), "{among_settings}: {words:?}");
         }
         set(&calls, follower_rate("100GB/s")).await;

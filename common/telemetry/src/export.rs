@@ -32,7 +32,7 @@ const BATCH_MAX: usize = 512;
 /// How long a batch may gather.
 const GATHER: Duration = Duration::from_secs(2);
 
-/// How often the queue is looked into meanwhile: the queue holds what 80,000 spans a second bring until the next look.
+/// How often the queue is looked into meanwhile: the queue holds what 40,000 spans a second bring until the next look.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// How long the collector may take for one message.

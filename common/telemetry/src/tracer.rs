@@ -12,7 +12,7 @@ use crate::sampling::Sampling;
 use crate::span::Span;
 
 /// Spans that wait to be sent, at most: some MiB. While the collector takes none, what comes later is dropped.
-pub(crate) const QUEUE_MAX: usize = 8192;
+pub(crate) const QUEUE_MAX: usize = 4096;
 
 /// Decides what is traced, and takes the spans. Cheap to clone; does nothing when it is off.
 #[derive(Clone, Debug, Default)]

@@ -32,7 +32,8 @@ pub struct ThrottleKeeper {
 }
 
 impl ThrottleKeeper {
-    /// A keeper for the program's `throttle` on `node`; `lives` tells others when each ends.
+    /// A keeper for the program's `throttle` on `node`; `lives` tells others when each ends. What is recorded now holds from
+    /// here on: a program that makes its keeper before it replicates never goes without.
     #[must_use]
     pub fn new(
         node: NodeId,
@@ -41,7 +42,15 @@ impl ThrottleKeeper {
         clock: MonotonicClock,
         lives: Arc<ThrottleLives>,
     ) -> Self {
-        Self { node, throttle, coordination, clock, lives }
+        let keeper = Self { node, throttle, coordination, clock, lives };
+        let view = Arc::clone(&keeper.coordination.view().borrow());
+        keeper.look(&view, clock.now());
+        keeper
+    }
+
+    fn look(&self, view: &ClusterView, now: MonotonicTime) {
+        self.lives.observe(view, now);
+        self.apply(view, now);
     }
 
     /// Follows the records until `stop`.
@@ -50,8 +59,7 @@ impl ThrottleKeeper {
         loop {
             let now = self.clock.now();
             let current = Arc::clone(&view.borrow_and_update());
-            self.lives.observe(&current, now);
-            self.apply(&current, now);
+            self.look(&current, now);
             let removed_all = self.remove(self.lives.over(now)).await;
             let again = (!removed_all).then(|| self.clock.now().after(RETRY));
             let wake = [self.lives.next_end(now), again].into_iter().flatten().min();

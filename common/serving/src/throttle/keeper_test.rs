@@ -139,3 +139,16 @@ fn a_life_begins_when_the_throttle_is_first_seen_and_a_later_one_has_its_own() {
     lives.observe(&see(5, None), at(2_100));
     assert!(lives.is_empty());
 }
+
+/// A program that replicates at once would go without it for the time until its keeper runs.
+#[tokio::test]
+async fn what_is_recorded_holds_before_the_keeper_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path()).await;
+    let throttles = NodeThrottles { follower: Some(throttle(1, "1MB/s", None)), ..NodeThrottles::default() };
+    set(&*store, 1, throttles).await;
+    let clock = MonotonicClock::starting_now();
+    let own = Arc::new(ReplicationThrottle::new(ThrottleSide::Follower, None, clock));
+    let _keeper = ThrottleKeeper::new(node(1), Arc::clone(&own), store, clock, Arc::default());
+    assert_eq!(own.rate(), Some("1MB/s".parse().unwrap()));
+}
