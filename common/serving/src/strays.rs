@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use highwater_coordination::{ClusterView, Coordination};
 use highwater_log::StorageError;
-use highwater_types::{NodeId, PartitionEpoch, TopicId, TopicIdPartition, TopicName};
+use highwater_types::{LeaderEpoch, NodeId, PartitionEpoch, TopicId, TopicIdPartition, TopicName};
 
 use crate::Volume;
 use crate::volume::on_disk;
@@ -37,8 +37,8 @@ struct Known {
     deleted: BTreeSet<TopicId>,
     topics: BTreeSet<TopicId>,
     names: BTreeSet<TopicName>,
-    /// The partitions of which this node is no replica, with the versions of their records.
-    others: BTreeMap<TopicIdPartition, PartitionEpoch>,
+    /// The partitions of which this node is no replica, with the versions and leader epochs of their records.
+    others: BTreeMap<TopicIdPartition, (PartitionEpoch, Option<LeaderEpoch>)>,
 }
 
 impl Strays {
@@ -106,7 +106,9 @@ impl Known {
             deleted: deleted.map(|topic| topic.id).collect(),
             topics: view.topics().map(|topic| topic.id).collect(),
             names: view.topics().map(|topic| topic.name.clone()).collect(),
-            others: others.map(|(_, record)| (record.id(), record.partition_epoch)).collect(),
+            others: others
+                .map(|(_, record)| (record.id(), (record.partition_epoch, record.leader_epoch)))
+                .collect(),
         }
     }
 }
@@ -124,8 +126,8 @@ fn pass(volume: &Volume, known: &Known, report: bool) -> Result<(), StorageError
                 let removed = volume.remove(partition, topic)?;
                 tracing::info!(%partition, %topic, removed, "found a replica of a deleted topic");
             }
-            (_, Some((topic, version))) => {
-                if volume.remove_before(partition, topic, version)? {
+            (_, Some((topic, (version, leader)))) => {
+                if volume.remove_before(partition, topic, version, leader)? {
                     tracing::info!(%partition, %topic, "removed a replica that this node has no more");
                 } else if report {
                     let topic = topic.to_string();

@@ -30,7 +30,7 @@ use highwater_serving::{
 };
 use highwater_telemetry::{KeyValue, Telemetry};
 use highwater_types::{
-    Durability, ErrorCode, MonotonicTime, NodeId, Offset, PartitionRecord, ReplicationError,
+    Durability, ErrorCode, MonotonicTime, NodeId, Offset, PartitionEpoch, PartitionRecord, ReplicationError,
     TopicIdPartition, TopicName, TopicRecord, WallTime,
 };
 use parking_lot::Mutex;
@@ -81,6 +81,8 @@ pub(crate) struct FollowedPartition {
     leadership: Mutex<Option<Arc<PartitionRecord>>>,
     /// Whether the newest record has this replica in the in-sync set.
     in_sync: AtomicBool,
+    /// The version of the newest record.
+    version: AtomicU64,
     ready: Mutex<Option<Arc<ReadySet>>>,
     /// What the leader was last asked.
     question: Mutex<Option<AskOffsets>>,
@@ -115,6 +117,7 @@ impl FollowedPartition {
             queued_answers: Arc::default(),
             leadership: Mutex::new(None),
             in_sync: AtomicBool::new(false),
+            version: AtomicU64::new(0),
             ready: Mutex::new(None),
             question: Mutex::new(None),
             trouble: Trouble::default(),
@@ -145,6 +148,7 @@ impl FollowedPartition {
         let own = self.replica.incarnation();
         let in_sync = record.isr.iter().any(|member| member.incarnation == own);
         self.in_sync.store(in_sync, Ordering::Release);
+        self.version.fetch_max(record.partition_epoch.get(), Ordering::AcqRel);
         let held = self.replica.inspect(|core| core.leader_epoch());
         if record.leader_epoch.is_none_or(|epoch| epoch <= held) {
             return;
@@ -166,7 +170,11 @@ impl FollowedPartition {
         if !self.is_fsync() && log.snapshot().active_segment > log.flushed() {
             self.flushes.request();
         }
-        if let Err(error) = self.replica.write_checkpoint() {
+        // By a record that is older than this no directory is deleted, whatever leaderships it names.
+        let version = PartitionEpoch::new(self.version.load(Ordering::Acquire));
+        let noted =
+            if log.highest_epochs().1 < Some(version) { log.note_epochs(None, version) } else { Ok(()) };
+        if let Err(error) = noted.and_then(|()| self.replica.write_checkpoint()) {
             tracing::warn!(partition = %self.name(), %error, "could not write the checkpoint");
         }
     }

@@ -66,8 +66,8 @@ impl<S: Storage> Log<S> {
         self.remembered.load().high_watermark
     }
 
-    /// Notes epochs that this replica is about to work under (design.md 6.5). A leader epoch that rose is durable on return;
-    /// a partition epoch alone need not be, since nobody works by an older one once a newer one was seen.
+    /// Notes epochs that this replica is about to work under (design.md 6.5). A leader epoch that rose is durable on return; a
+    /// partition epoch alone outlives the process: by an older one no directory is deleted (design.md 2).
     ///
     /// # Errors
     /// What the disk says; nothing may be done under the epoch then.
@@ -88,8 +88,9 @@ impl<S: Storage> Log<S> {
             if leader > persisted.state.highest_leader_epoch {
                 persisted.write_durable(note)?;
             } else if persisted.state.highest_partition_epoch < Some(partition) {
-                note(&mut persisted.state);
-                persisted.is_durable = false;
+                let mut state = persisted.state.clone();
+                note(&mut state);
+                persisted.write_lazy(state)?;
             }
             assert!(persisted.state.highest_leader_epoch >= leader, "the epoch is noted");
             assert!(

@@ -11,7 +11,7 @@ use std::time::Duration;
 use highwater_coordination::{
     Coordination, CoordinationError, DiskVerdict, RotationError, rotate_disk_identity,
 };
-use highwater_log::checkpoint::CheckpointFile;
+use highwater_log::checkpoint::{CheckpointFile, CheckpointState};
 use highwater_log::{
     BufferPool, DataDirScan, DiskIdFile, LockGuard, LogConfig, MetaProperties, MetaPropertiesError,
     OsStorage, PartitionDirectory, PartitionLocks, Storage as _, StorageError, boot_id, finish_removals,
@@ -19,8 +19,8 @@ use highwater_log::{
 };
 use highwater_replica::ReplicaPlace;
 use highwater_types::{
-    ClusterId, Incarnation, NodeId, PartitionEpoch, PartitionIndex, Program, TopicId, TopicIdPartition,
-    TopicPartition, TopicRecord,
+    ClusterId, Incarnation, LeaderEpoch, NodeId, PartitionEpoch, PartitionIndex, Program, TopicId,
+    TopicIdPartition, TopicPartition, TopicRecord,
 };
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -241,8 +241,9 @@ impl Volume {
         self.remove_if(partition, topic, |_| Ok(true))
     }
 
-    /// The same, of a replica that the record of version `record` takes from this node. `false` also when the directory has
-    /// worked under that version or a later one, or when it does not say. *Blocks.*
+    /// The same, of a replica that the record of version `record` and leader epoch `leader` takes from this node. `false` also
+    /// when the directory has worked under that version or a later one, under a later leadership (the store was restored, and
+    /// has a history of its own since), or when it does not say. *Blocks.*
     ///
     /// # Errors
     /// What the disk says.
@@ -251,10 +252,15 @@ impl Volume {
         partition: &TopicPartition,
         topic: TopicId,
         record: PartitionEpoch,
+        leader: Option<LeaderEpoch>,
     ) -> Result<bool, StorageError> {
         self.remove_if(partition, topic, |found| {
             let state = CheckpointFile::read(&self.storage, &found.path)?.into_state();
-            Ok(state.and_then(|state| state.highest_partition_epoch).is_some_and(|seen| seen < record))
+            let is_newer = |state: CheckpointState| {
+                let seen = state.highest_partition_epoch;
+                seen.is_some_and(|seen| seen < record) && state.highest_leader_epoch <= leader
+            };
+            Ok(state.is_some_and(is_newer))
         })
     }
 

@@ -160,17 +160,27 @@ async fn a_replica_that_was_taken_away_goes_only_by_a_record_that_is_newer_than_
     let volume = claim(&dir.path().join("data"), node(1), Program::LeaderSvc, &store).await.unwrap();
     let (partition, topic, _) = plant(&volume, "t-0");
     let path = volume.data_dir.join(partition.directory_name());
-    let version = PartitionEpoch::new;
-    assert!(!volume.remove_before(&partition, topic, version(9)).unwrap(), "it does not say");
+    let (version, epoch) = (PartitionEpoch::new, LeaderEpoch::new);
+    assert!(!volume.remove_before(&partition, topic, version(9), epoch(9)).unwrap(), "it does not say");
     let (mut file, loaded) = CheckpointFile::open(&volume.storage, &path).unwrap();
     let state = loaded.into_state().unwrap();
-    file.write_durable(&CheckpointState { highest_partition_epoch: Some(version(5)), ..state }).unwrap();
+    file.write_durable(&CheckpointState {
+        highest_leader_epoch: epoch(2),
+        highest_partition_epoch: Some(version(5)),
+        ..state
+    })
+    .unwrap();
     for older in [4, 5] {
-        assert!(!volume.remove_before(&partition, topic, version(older)).unwrap(), "{older} is not newer");
+        assert!(
+            !volume.remove_before(&partition, topic, version(older), epoch(2)).unwrap(),
+            "{older} is not newer"
+        );
     }
+    let forked = volume.remove_before(&partition, topic, version(6), epoch(1)).unwrap();
+    assert!(!forked, "a store with a history of its own");
     let lock = volume.locks.try_lock(TopicIdPartition::new(topic, partition.partition)).unwrap();
-    assert!(!volume.remove_before(&partition, topic, version(6)).unwrap(), "held");
+    assert!(!volume.remove_before(&partition, topic, version(6), epoch(2)).unwrap(), "held");
     drop(lock);
-    assert!(path.exists() && volume.remove_before(&partition, topic, version(6)).unwrap());
+    assert!(path.exists() && volume.remove_before(&partition, topic, version(6), epoch(2)).unwrap());
     assert!(!path.exists());
 }
