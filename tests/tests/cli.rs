@@ -239,6 +239,12 @@ async fn an_interrupted_produce_says_what_was_acknowledged() {
 #[tokio::test]
 async fn a_watched_lag_is_text_in_a_pipe_too() {
     let cluster = with_topic(&[]).await;
+    // Until it is led, the partition has a row of its own.
+    wait::until("the partition to be led", wait::SOON, async || {
+        let lag = run(&cluster, &["lag"]).await.code(0);
+        (lag.text().trim() == "no followers").then_some(())
+    })
+    .await;
     let mut watch = command(&cluster.bootstrap(), &["lag", "--watch", "--interval", "50ms"])
         .spawn()
         .expect("the program is there");
