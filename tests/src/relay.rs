@@ -22,8 +22,8 @@ const MESSAGE_BYTES_MAX: usize = 1 << 30;
 /// What an observer is shown.
 #[derive(Debug, Clone, Copy)]
 pub enum Seen<'a> {
-    /// A Fetch, before the leader has it.
-    Request(&'a v1::FetchRequest),
+    /// A Fetch, before the leader has it, and which connection it came over.
+    Request(&'a v1::FetchRequest, SocketAddr),
     /// The leader's answer to a Fetch, before the follower has it.
     Answer(&'a v1::FetchRequest, &'a v1::FetchResponse),
 }
@@ -88,7 +88,8 @@ impl Glass {
 impl LogService for Glass {
     async fn fetch(&self, request: Request<v1::FetchRequest>) -> Result<Response<v1::FetchResponse>, Status> {
         let asked = request.get_ref().clone();
-        self.show(Seen::Request(&asked));
+        let from = request.remote_addr().expect("it came over TCP");
+        self.show(Seen::Request(&asked, from));
         let answer = self.client.clone().fetch(request).await?;
         self.show(Seen::Answer(&asked, answer.get_ref()));
         Ok(answer)

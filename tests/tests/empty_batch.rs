@@ -45,7 +45,7 @@ async fn pair() -> (Cluster, Relay, Reads) {
     let reads = Reads::default();
     let noted = Arc::clone(&reads);
     let relay = Relay::start(at, plan.address(LEADER), move |seen| {
-        if let Seen::Request(request) = seen
+        if let Seen::Request(request, _) = seen
             && request.max_bytes != Some(0)
         {
             let offsets = request.partitions.iter().filter_map(|asked| asked.fetch_offset);

@@ -31,7 +31,7 @@ async fn a_full_disk_is_reported_and_never_acknowledged_over() {
     let acknowledged = Arc::new(AtomicI64::new(0));
     let noted = Arc::clone(&acknowledged);
     let _relay = Relay::start(at, plan.address(LEADER), move |seen| {
-        if let Seen::Request(request) = seen {
+        if let Seen::Request(request, _) = seen {
             let said = request
                 .partitions
                 .iter()

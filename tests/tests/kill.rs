@@ -6,8 +6,9 @@
 
 #![allow(clippy::print_stdout, reason = "a run is repeated by the seed that it printed")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -67,19 +68,30 @@ struct Said {
 #[derive(Debug, Default)]
 struct Ledger {
     said: BTreeMap<(String, String), Said>,
+    /// The connections of this life and of those before. What a dead process sent may arrive after its death.
+    connections: BTreeSet<SocketAddr>,
+    dead: BTreeSet<SocketAddr>,
     violations: Vec<String>,
 }
 
 impl Ledger {
-    fn note(&mut self, request: &v1::FetchRequest) {
+    fn note(&mut self, request: &v1::FetchRequest, from: SocketAddr) {
+        let is_late = self.dead.contains(&from);
+        if !is_late {
+            self.connections.insert(from);
+        }
         for asked in request.partitions.iter().filter(|_| request.replica_id.is_some()) {
             let fetched = asked.fetch_offset.expect("a follower says where it reads");
             let acknowledged = asked.acknowledged_offset.unwrap_or(fetched);
             let incarnation = asked.incarnation.clone().expect("a follower says which incarnation it is");
             let said = self.said.entry((asked.topic_id.clone(), incarnation)).or_default();
-            said.lives = true;
             said.highest = said.highest.max(acknowledged);
-            if said.retired || acknowledged > fetched || acknowledged < said.floor {
+            if is_late {
+                said.floor = said.highest;
+            }
+            said.lives |= !is_late;
+            let is_less = !is_late && (said.retired || acknowledged < said.floor);
+            if is_less || acknowledged > fetched {
                 self.violations
                     .push(format!("{acknowledged} acknowledged, {fetched} fetched, after {said:?}"));
             }
@@ -88,6 +100,7 @@ impl Ledger {
 
     /// The follower has died, and what it says from now on is another life's. What of `retired` it acknowledged may be gone.
     fn on_death(&mut self, retired: Option<&str>) {
+        self.dead.append(&mut self.connections);
         for ((topic, _), said) in &mut self.said {
             said.floor = said.highest;
             said.lives = false;
@@ -127,7 +140,7 @@ impl Scene {
         let ledger = Arc::new(Mutex::new(Ledger::default()));
         let noted = Arc::clone(&ledger);
         let relay = Relay::start(relay_at, plan.address(LEADER), move |seen| match seen {
-            Seen::Request(request) => lock(&noted).note(request),
+            Seen::Request(request, from) => lock(&noted).note(request, from),
             Seen::Answer(..) => {}
         })
         .await;
@@ -227,8 +240,9 @@ impl Scene {
             let kept = if death == Death::Killed { &follower.bytes } else { follower.good_bytes() };
             assert!(
                 leader.bytes.starts_with(kept),
-                "round {round}: {name} is not the leader's to {}",
-                follower.end
+                "round {round}: {name} is not the leader's to {}: {}",
+                follower.end,
+                difference(&leader, &follower)
             );
             if death == Death::Killed || durability == "fsync" {
                 let said = said.of(self.topic_id(name));
@@ -270,6 +284,17 @@ impl Scene {
         }
         self.history.assert_holds();
     }
+}
+
+/// Where two logs differ, and what each holds there, for whoever has to find out why.
+fn difference(leader: &LogBytes, follower: &LogBytes) -> String {
+    let same = leader.bytes.iter().zip(&follower.bytes).take_while(|(a, b)| a == b).count();
+    let around = |log: &LogBytes| {
+        let rest = log.bytes.get(same..).unwrap_or_default();
+        let shown = rest.iter().take(32).map(|byte| format!("{byte:02x}")).collect::<String>();
+        format!("{} bytes, good to {} (offset {}), there {shown}", log.bytes.len(), log.good, log.end)
+    };
+    format!("they differ from byte {same} on; leader: {}; follower: {}", around(leader), around(follower))
 }
 
 fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {

@@ -62,7 +62,7 @@ impl Polls {
     fn note(&self, seen: Seen<'_>) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let asked = match seen {
-            Seen::Request(asked) | Seen::Answer(asked, _) => asked,
+            Seen::Request(asked, _) | Seen::Answer(asked, _) => asked,
         };
         let Some(cap) = asked.max_bytes.filter(|bytes| *bytes > 0) else {
             return;
