@@ -37,6 +37,7 @@ pub mod proxy;
 pub mod relay;
 pub mod throttles;
 pub mod tier;
+pub mod tool;
 pub mod traced_pair;
 pub mod tracing_parts;
 pub mod traffic;

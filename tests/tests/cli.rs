@@ -1,8 +1,5 @@
 //! The command line tool against real nodes: what it prints, and how it ends.
 
-#[path = "cli/run.rs"]
-mod run;
-
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -10,10 +7,10 @@ use highwater_proto::v1;
 use highwater_types::Program;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use run::{BOUND, Done, command, run, run_with};
 use serde_json::Value;
 use system_tests::calls::{Calls, batch, to};
 use system_tests::cluster::{Cluster, Plan};
+use system_tests::tool::{BOUND, Done, command, run, run_with};
 use system_tests::{ports, wait};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 

@@ -3,7 +3,6 @@
 #![allow(clippy::indexing_slicing, reason = "a panic fails the test")]
 
 use std::ops::RangeInclusive;
-use std::process::Stdio;
 use std::time::Duration;
 
 use highwater_proto::v1;
@@ -12,7 +11,7 @@ use serde_json::Value;
 use system_tests::calls::{Calls, batch};
 use system_tests::cluster::{Cluster, Plan};
 use system_tests::log_files::LogBytes;
-use system_tests::{programs, wait};
+use system_tests::{tool, wait};
 
 /// For how long nobody may lead: many times what a take-over takes.
 const A_WHILE: Duration = Duration::from_secs(4);
@@ -30,17 +29,9 @@ async fn loss_report(cluster: &Cluster, through: i32) -> Value {
 }
 
 async fn highwater(cluster: &Cluster, through: i32, args: &[&str]) -> (Option<i32>, Value, String) {
-    let mut command = tokio::process::Command::from(programs::command("highwater"));
-    command
-        .args(args)
-        .args(["--output", "json"])
-        .env("HIGHWATER_BOOTSTRAP", cluster.leader(through).address().to_string())
-        .stdin(Stdio::null())
-        .kill_on_drop(true);
-    let done = tokio::time::timeout(Duration::from_secs(60), command.output());
-    let done = done.await.expect("it ends").expect("the program is there");
-    let line = serde_json::from_slice(&done.stdout).unwrap_or(Value::Null);
-    (done.status.code(), line, String::from_utf8_lossy(&done.stderr).into_owned())
+    let through = cluster.leader(through).address().to_string();
+    let done = tool::run_with(&through, &[args, &["--output", "json"]].concat(), b"").await;
+    (done.status.code(), done.line(), done.err)
 }
 
 async fn partition(cluster: &Cluster, through: i32) -> Option<v1::Partition> {

@@ -2,7 +2,6 @@
 //! what ends it.
 #![allow(clippy::indexing_slicing, reason = "a panic fails the test")]
 
-use std::process::Stdio;
 use std::time::Duration;
 
 use highwater_proto::v1;
@@ -11,12 +10,9 @@ use serde_json::Value;
 use system_tests::calls::{Calls, batch};
 use system_tests::cluster::{Cluster, Plan};
 use system_tests::throttles::{AGENT, pair};
-use system_tests::{programs, wait};
+use system_tests::{tool, wait};
 
 const TOPIC: &str = "orders";
-
-/// Longer than any command of these tests takes.
-const BOUND: Duration = Duration::from_secs(60);
 
 /// A leader and a follower in sync, with ten records.
 async fn in_sync() -> Cluster {
@@ -31,17 +27,8 @@ async fn in_sync() -> Cluster {
 
 /// What `highwater …` printed as JSON, its exit code and what it complained of.
 async fn highwater(cluster: &Cluster, args: &[&str]) -> (Option<i32>, Value, String) {
-    let mut command = tokio::process::Command::from(programs::command("highwater"));
-    command
-        .args(args)
-        .args(["--output", "json"])
-        .env("HIGHWATER_BOOTSTRAP", cluster.bootstrap())
-        .stdin(Stdio::null())
-        .kill_on_drop(true);
-    let done = tokio::time::timeout(BOUND, command.output());
-    let done = done.await.expect("it ends").expect("the program is there");
-    let line = serde_json::from_slice(&done.stdout).unwrap_or(Value::Null);
-    (done.status.code(), line, String::from_utf8_lossy(&done.stderr).into_owned())
+    let done = tool::run_json(cluster, args).await;
+    (done.status.code(), done.line(), done.err)
 }
 
 async fn replica(cluster: &Cluster, what: &str) -> Value {

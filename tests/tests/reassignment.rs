@@ -2,7 +2,6 @@
 //! their files, nothing that was acknowledged is missing meanwhile (KIP-455, design.md 6.12).
 #![allow(clippy::indexing_slicing, reason = "a panic fails the test")]
 
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,46 +14,22 @@ use system_tests::cluster::{Cluster, Plan};
 use system_tests::history::{History, Outcome};
 use system_tests::load::Load;
 use system_tests::log_files::LogBytes;
+use system_tests::tool::{BOUND, run_json};
 use system_tests::traffic::Traffic;
-use system_tests::{programs, throttles, wait};
+use system_tests::{throttles, wait};
 
 const TOPIC: &str = "orders";
-
-/// Longer than any command of these tests takes.
-const BOUND: Duration = Duration::from_secs(60);
 
 /// What a throttled move has to carry: at 100 kB/s it takes far longer than what a test does meanwhile.
 const SIZE: usize = 5_000_000;
 /// In so many records, each a batch of its own: a leader tells bytes as exactly as what was appended at a time.
 const RECORDS: usize = 250;
 
-/// What a command did: its exit code, its lines of JSON, what it complained of.
-struct Done {
-    code: Option<i32>,
-    rows: Vec<Value>,
-    said: String,
-}
-
-async fn highwater(cluster: &Cluster, args: &[&str]) -> Done {
-    let mut command = tokio::process::Command::from(programs::command("highwater"));
-    command
-        .args(args)
-        .args(["--output", "json"])
-        .env("HIGHWATER_BOOTSTRAP", cluster.bootstrap())
-        .stdin(Stdio::null())
-        .kill_on_drop(true);
-    let done = tokio::time::timeout(BOUND, command.output());
-    let done = done.await.expect("it ends").expect("the program is there");
-    let text = String::from_utf8(done.stdout).expect("it is text");
-    let rows = text.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect();
-    Done { code: done.status.code(), rows, said: String::from_utf8_lossy(&done.stderr).into_owned() }
-}
-
 /// `highwater reassign …`, which has to succeed.
 async fn reassign(cluster: &Cluster, args: &[&str]) -> Vec<Value> {
-    let done = highwater(cluster, &[&["reassign"], args].concat()).await;
-    assert_eq!(done.code, Some(0), "{args:?}: {}", done.said);
-    done.rows
+    let done = run_json(cluster, &[&["reassign"], args].concat()).await;
+    assert_eq!(done.status.code(), Some(0), "{args:?}: {}", done.err);
+    done.json()
 }
 
 /// Nodes with both programs that know each other, over this store or one in a directory, and a topic with these replicas.
@@ -197,12 +172,11 @@ async fn unthrottle(cluster: &Cluster, through: i32) {
 #[tokio::test]
 async fn a_move_under_a_throttle_shows_how_far_it_is_and_when_it_will_be_done() {
     let (cluster, _) = throttled(2, &[1]).await;
-    let done = highwater(&cluster, &["reassign", TOPIC, "--replicas", "1,2", "--wait=5s"]).await;
-    assert_eq!(done.code, Some(1), "it takes longer: {}", done.said);
-    let lines: Vec<&str> =
-        done.said.lines().filter(|line| line.starts_with("orders-0 to node 2: ")).collect();
+    let done = run_json(&cluster, &["reassign", TOPIC, "--replicas", "1,2", "--wait=5s"]).await;
+    assert_eq!(done.status.code(), Some(1), "it takes longer: {}", done.err);
+    let lines: Vec<&str> = done.err.lines().filter(|line| line.starts_with("orders-0 to node 2: ")).collect();
     assert!(lines.iter().any(|line| line.contains("kB/s, ") && line.ends_with(" left")), "{lines:?}");
-    assert!(done.said.contains("not done in time: orders-0 to node 2: "), "{}", done.said);
+    assert!(done.err.contains("not done in time: orders-0 to node 2: "), "{}", done.err);
 
     let rows = wait::until("a pace", wait::SOON, async || {
         let rows = reassign(&cluster, &["list", TOPIC]).await;
@@ -227,7 +201,7 @@ async fn a_move_under_a_throttle_shows_how_far_it_is_and_when_it_will_be_done() 
     let told = Calls::of(cluster.agent(2)).cluster.clone().list_reassignments(agent).await;
     let told = told.expect("an agent knows the record").into_inner().reassignments;
     assert_eq!((&told[0].target, told[0].adding[0].bytes_left), (&vec![1, 2], None), "it does not lead");
-    let topic = highwater(&cluster, &["topics", "describe", TOPIC]).await.rows;
+    let topic = run_json(&cluster, &["topics", "describe", TOPIC]).await.json();
     assert_eq!(topic[0]["partitions"][0]["adding"], serde_json::json!([2]), "{topic:?}");
 
     unthrottle(&cluster, 1).await;
@@ -249,9 +223,11 @@ async fn a_move_that_is_cancelled_midway_leaves_the_replicas_of_before() {
     assert_eq!(rows[0]["adding"], serde_json::json!([]), "{rows:?}");
     until_deleted(&cluster, 3).await;
     assert_moved(&cluster, &[1, 2], load).await;
-    let again = highwater(&cluster, &["reassign", "orders:0", "--cancel"]).await;
-    assert_eq!(again.code, Some(1));
-    assert!(again.rows[0]["error"].as_str().is_some_and(|why| why.contains("no reassignment is under way")));
+    let again = run_json(&cluster, &["reassign", "orders:0", "--cancel"]).await;
+    assert_eq!(again.status.code(), Some(1));
+    assert!(
+        again.json()[0]["error"].as_str().is_some_and(|why| why.contains("no reassignment is under way"))
+    );
 }
 
 #[tokio::test]
@@ -311,9 +287,9 @@ async fn replicas_that_cannot_be_are_refused_with_the_reason() {
         (&["orders:0", "--replicas", "1,1"], "replicas must be distinct"),
         (&["orders:0", "--cancel"], "no reassignment is under way"),
     ] {
-        let done = highwater(&cluster, &[&["reassign"], args].concat()).await;
-        assert_eq!(done.code, Some(1), "{args:?}: {}", done.said);
-        assert!(done.rows[0]["error"].as_str().is_some_and(|told| told.contains(why)), "{:?}", done.rows);
+        let done = run_json(&cluster, &[&["reassign"], args].concat()).await;
+        assert_eq!(done.status.code(), Some(1), "{args:?}: {}", done.err);
+        assert!(done.json()[0]["error"].as_str().is_some_and(|told| told.contains(why)), "{:?}", done.json());
     }
     for (args, code, why) in [
         (&["orders:7", "--replicas", "1"][..], 2, "there is no orders:7: the topic has 1 partitions"),
@@ -321,9 +297,9 @@ async fn replicas_that_cannot_be_are_refused_with_the_reason() {
         (&["orders"], 2, "--replicas"),
         (&["orders", "--cancel"], 1, "no partition of orders is being moved"),
     ] {
-        let done = highwater(&cluster, &[&["reassign"], args].concat()).await;
-        assert_eq!(done.code, Some(code), "{args:?}: {}", done.said);
-        assert!(done.said.contains(why), "{args:?}: {}", done.said);
+        let done = run_json(&cluster, &[&["reassign"], args].concat()).await;
+        assert_eq!(done.status.code(), Some(code), "{args:?}: {}", done.err);
+        assert!(done.err.contains(why), "{args:?}: {}", done.err);
     }
     reassign(&cluster, &["orders:0", "--replicas", "1,2"]).await;
     let after = until(&cluster, "its record", |_| true).await;

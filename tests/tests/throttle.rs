@@ -3,7 +3,6 @@
 #![allow(clippy::indexing_slicing, reason = "a panic fails the test")]
 
 use std::collections::BTreeMap;
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use highwater_proto::v1;
@@ -14,8 +13,7 @@ use system_tests::calls::{Calls, batch, to};
 use system_tests::cluster::{Cluster, Plan};
 use system_tests::fake_collector::{FakeCollector, KeyValue, TakenSpan, texts};
 use system_tests::throttles::{AGENT, LEADER, Progress, fall_behind, pair, set, until_fetching};
-use system_tests::{programs, wait};
-use tokio::process::Command;
+use system_tests::{tool, wait};
 
 const KB: u64 = 1_000;
 
@@ -159,13 +157,8 @@ async fn a_batch_larger_than_the_rate_gets_through() {
 
 /// What a command printed and how it ended.
 async fn highwater(cluster: &Cluster, args: &[&str]) -> (Option<i32>, String, String) {
-    let mut command = Command::new(programs::path("highwater"));
-    command.args(args).env("HIGHWATER_BOOTSTRAP", cluster.bootstrap()).kill_on_drop(true);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let output = tokio::time::timeout(Duration::from_secs(60), command.output()).await;
-    let output = output.expect("it ends in time").expect("it can be started");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
+    let done = tool::run(cluster, args).await;
+    (done.status.code(), done.text().to_owned(), done.err)
 }
 
 fn lines(text: &str) -> Vec<Value> {
