@@ -1,11 +1,12 @@
 //! ReassignReplicas and CancelReassignment: the record that begins or ends a move; the leader does the rest
 //! (`replica_manager::moves`). Any leader-svc writes it, because it is a compare-and-swap like any other.
 //!
-//! What must hold: replicas are nodes that can catch up and of whom one can lead; asking for what is recorded already changes
-//! nothing, so that a call may be repeated.
+//! What must hold: replicas are nodes that can catch up and of whom one can lead; a replica in sync is not taken away, and so
+//! deleted, where none of those that stay in sync is up; asking for what is recorded already changes nothing, so that a call
+//! may be repeated.
 
 use highwater_coordination::reassign::{ReassignmentRefused, begin, cancel};
-use highwater_coordination::{CasOutcome, ClusterView};
+use highwater_coordination::{CasOutcome, ClusterView, ProgramState};
 use highwater_proto::v1;
 use highwater_serving::registry::{Hosting, resolve_partition, resolve_topic};
 use highwater_types::{ErrorCode, NodeId, PartitionRecord, Program, ReplicationError};
@@ -81,6 +82,10 @@ impl ClusterApi {
         let mut known = PartitionRecord::clone(resolve_partition(view, topic, asked.partition)?);
         for _ in 0..ATTEMPTS {
             let Some(proposal) = propose(&known)? else { return Ok(known) };
+            let alive = |node, program| self.membership.state(node, program) == ProgramState::Alive;
+            check_who_stays(&known, &proposal, |node| {
+                alive(node, Program::LeaderSvc) || alive(node, Program::FollowerAgent)
+            })?;
             let write = || self.coordination.swap_partition(proposal.clone(), known.partition_epoch);
             match retried(write).await? {
                 CasOutcome::Committed(written) => {
@@ -131,6 +136,23 @@ fn check_replicas(
     Ok(())
 }
 
+/// Whether somebody in sync who is up stays, where somebody in sync goes: what goes is deleted.
+fn check_who_stays(
+    known: &PartitionRecord,
+    proposal: &PartitionRecord,
+    is_up: impl Fn(NodeId) -> bool,
+) -> Result<(), ReplicationError> {
+    if proposal.isr.len() == known.isr.len() || proposal.isr.iter().any(|member| is_up(member.node)) {
+        return Ok(());
+    }
+    let staying: Vec<_> = proposal.isr.iter().map(|member| member.node.to_string()).collect();
+    Err(invalid(format!(
+        "of the replicas in sync only those on nodes {} would stay, and none of these is up: the records within reach would \
+         be deleted. Start one of them, or name a replica that is up among those that stay",
+        staying.join(", ")
+    )))
+}
+
 fn refused(why: &ReassignmentRefused) -> ReplicationError {
     invalid(why.to_string())
 }
@@ -144,7 +166,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use highwater_coordination::{ViewChanges, ViewPublisher};
-    use highwater_types::{NodeRecord, PartitionIndex, TopicId, TopicIdPartition};
+    use highwater_serving::volume::fresh_incarnation;
+    use highwater_types::{IsrMember, NodeRecord, PartitionIndex, TopicId, TopicIdPartition};
 
     use super::*;
 
@@ -176,6 +199,22 @@ mod tests {
         assert!(refusal(&[1], &[1, 4]).unwrap().contains("node 4 has no follower-agent"));
         assert_eq!(refusal(&[4], &[4]), None, "it is a replica already");
         assert!(refusal(&[1], &[3]).unwrap().contains("nobody could lead"));
+    }
+
+    #[test]
+    fn a_replica_in_sync_goes_only_where_another_one_in_sync_stays_that_is_up() {
+        let id = TopicIdPartition::new(TopicId::random(), PartitionIndex::new(0).unwrap());
+        let in_sync = |ids: &[i32]| {
+            let isr = ids.iter().map(|id| IsrMember { node: node(*id), incarnation: fresh_incarnation() });
+            PartitionRecord { isr: isr.collect(), ..PartitionRecord::new(id, [1, 2].map(node).to_vec()) }
+        };
+        let check = |known: &[i32], kept: &[i32], up: &[i32]| {
+            check_who_stays(&in_sync(known), &in_sync(kept), |node| up.contains(&node.get()))
+        };
+        assert!(check(&[1, 2], &[1], &[2]).unwrap_err().message.contains("on nodes 1 would stay"));
+        assert_eq!(check(&[1, 2], &[1], &[1]), Ok(()));
+        assert_eq!(check(&[1, 2, 3], &[1, 2], &[2, 3]), Ok(()));
+        assert_eq!(check(&[1], &[1], &[]), Ok(()), "nobody in sync goes");
     }
 
     #[test]
