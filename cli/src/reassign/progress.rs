@@ -39,7 +39,7 @@ pub(super) async fn follow(
     let until = bound.map(|bound| Instant::now() + bound);
     let topics = awaited.map_or(topics, |awaited| std::slice::from_ref(&awaited.topic));
     let mut view = View::new();
-    let mut missing = "nobody answered".to_owned();
+    let mut missing = "nobody has told how far it is".to_owned();
     out.flush()?;
     loop {
         let looked = match until {

@@ -21,8 +21,9 @@ pub struct LeaderlessRow {
     pub partition: i32,
     /// The recorded leader's node; absent when there is none.
     pub leader: Option<i32>,
-    /// What hinders the leader: `new` (nobody has led the partition yet), `none` (none is recorded any more), `dead` (its leader-svc shows no sign of life), `unreachable` (it
-    /// lives, but did not answer), `not-leading` (it answered, but does not lead; it may be opening the log).
+    /// What hinders the leader: `new` (nobody has led the partition yet), `none` (none is recorded any more), `dead` (its
+    /// leader-svc shows no sign of life), `unreachable` (it lives, but did not answer), `not-leading` (it answered, but does
+    /// not lead; it may be opening the log).
     pub leader_state: &'static str,
     /// The recorded leader epoch.
     pub leader_epoch: Option<i32>,
@@ -30,7 +31,8 @@ pub struct LeaderlessRow {
     pub replica: i32,
     /// Whether it is in the recorded in-sync set; absent when nobody could be asked for the record.
     pub in_sync: Option<bool>,
-    /// Why it does not fetch, in the word of [`crate::describe::ReplicaRow::cause`], as its agent says; `leader-unknown` where that says nothing.
+    /// Why it does not fetch, in the word of [`crate::describe::ReplicaRow::cause`], as its agent says; `leader-unknown`
+    /// where that says nothing.
     pub cause: String,
     /// What its agent says besides: the last failure.
     #[serde(skip_serializing_if = "Option::is_none")]

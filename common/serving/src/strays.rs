@@ -27,8 +27,8 @@ pub struct Strays {
     /// Those of which it is none any more, until a pass.
     left: BTreeSet<TopicIdPartition>,
     running: Arc<AtomicBool>,
-    /// A pass could not read the store: another one is due.
-    unread: Arc<AtomicBool>,
+    /// A pass could not read the store, or did not come through: another one is due.
+    again: Arc<AtomicBool>,
 }
 
 /// What a pass goes by.
@@ -55,7 +55,7 @@ impl Strays {
         let deleted: BTreeSet<TopicId> =
             view.topics().filter(|topic| topic.deleted).map(|topic| topic.id).collect();
         self.note_left(view, node);
-        let is_due = !self.left.is_empty() || self.unread.load(Ordering::Acquire);
+        let is_due = !self.left.is_empty() || self.again.load(Ordering::Acquire);
         let news = is_due || deleted.iter().any(|topic| !self.tombstones.contains(topic));
         let goes = |id: TopicIdPartition| deleted.contains(&id.topic_id) || self.left.contains(&id);
         if (self.started && !news) || busy.into_iter().any(goes) || self.running.swap(true, Ordering::AcqRel)
@@ -66,20 +66,18 @@ impl Strays {
         self.tombstones.clone_from(&deleted);
         self.left.clear();
         let (volume, store) = (volume.clone(), Arc::clone(store));
-        let (running, unread) = (Arc::clone(&self.running), Arc::clone(&self.unread));
+        let (running, again) = (Arc::clone(&self.running), Arc::clone(&self.again));
         tokio::spawn(async move {
-            let read = store.refresh().await;
-            unread.store(read.is_err(), Ordering::Release);
-            match read {
+            let done = match store.refresh().await {
                 Ok(view) => {
                     let known = Known::of(&view, node);
-                    if let Err(error) = on_disk(move || pass(&volume, &known, report)).await {
-                        tracing::warn!(%error, "could not look through the data directory");
-                    }
+                    on_disk(move || pass(&volume, &known, report)).await.map_err(|error| error.to_string())
                 }
-                Err(error) => {
-                    tracing::warn!(%error, "replicas that may have to go are left until the store can be read")
-                }
+                Err(error) => Err(error.to_string()),
+            };
+            again.store(done.is_err(), Ordering::Release);
+            if let Err(error) = done {
+                tracing::warn!(%error, "could not look through the data directory; it is tried again");
             }
             running.store(false, Ordering::Release);
         });

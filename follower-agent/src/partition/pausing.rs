@@ -5,7 +5,7 @@
 //! taken from the node; it outlives the log's closing, so that a leadership that comes and goes does not end it.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use highwater_coordination::ClusterView;
 use highwater_protocol::fetch::Fetched;
@@ -18,26 +18,39 @@ use super::{FollowedPartition, PartitionContext};
 
 /// The paused replicas of the program.
 #[derive(Debug, Default)]
-pub(crate) struct PausedReplicas(Mutex<BTreeSet<TopicIdPartition>>);
+pub(crate) struct PausedReplicas {
+    /// Whether there are any: looked at for each partition of each request, and mostly there are none.
+    any: AtomicBool,
+    paused: Mutex<BTreeSet<TopicIdPartition>>,
+}
 
 impl PausedReplicas {
     fn contains(&self, id: TopicIdPartition) -> bool {
-        self.0.lock().contains(&id)
+        self.any.load(Ordering::Acquire) && self.paused.lock().contains(&id)
     }
 
     /// Whether it was not paused before.
     pub(crate) fn pause(&self, id: TopicIdPartition) -> bool {
-        self.0.lock().insert(id)
+        self.change(|paused| paused.insert(id))
     }
 
     /// Whether it was paused.
     pub(crate) fn resume(&self, id: TopicIdPartition) -> bool {
-        self.0.lock().remove(&id)
+        self.change(|paused| paused.remove(&id))
     }
 
     /// Forgets replicas that `node` has no more.
     pub(crate) fn keep_replicas_of(&self, node: NodeId, view: &ClusterView) {
-        self.0.lock().retain(|id| view.partition(*id).is_some_and(|record| record.has_replica(node)));
+        self.change(|paused| {
+            paused.retain(|id| view.partition(*id).is_some_and(|record| record.has_replica(node)));
+        });
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut BTreeSet<TopicIdPartition>) -> T) -> T {
+        let mut paused = self.paused.lock();
+        let changed = change(&mut paused);
+        self.any.store(!paused.is_empty(), Ordering::Release);
+        changed
     }
 }
 
