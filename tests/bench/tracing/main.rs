@@ -15,7 +15,7 @@ use std::time::Duration;
 use clap::Parser;
 use system_tests::fake_collector::FakeCollector;
 
-use pair::{Done, Measured, Pair};
+use pair::Pair;
 use report::Row;
 
 #[derive(Debug, Parser)]
@@ -26,12 +26,9 @@ struct Arguments {
     /// Connections that fetch.
     #[arg(long, default_value_t = 16)]
     connections: u32,
-    /// How often each pair is under load in each round, in turn.
-    #[arg(long, default_value_t = 12)]
-    slices: usize,
-    /// How long each time, in milliseconds.
-    #[arg(long, default_value_t = 500)]
-    slice_ms: u64,
+    /// How long each pair is under load in each round, in turn, in seconds: a period of the metrics, or several.
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
     /// Rounds that count; one more comes first as a warm-up.
     #[arg(long, default_value_t = 10)]
     rounds: u32,
@@ -54,7 +51,7 @@ async fn main() -> io::Result<()> {
     let load = Load {
         rate: arguments.rate,
         connections: arguments.connections,
-        time: Duration::from_millis(arguments.slice_ms),
+        time: Duration::from_secs(arguments.seconds),
     };
     let collector = FakeCollector::start().await;
     let endpoint = Some(collector.address());
@@ -68,7 +65,7 @@ async fn main() -> io::Result<()> {
     writeln!(out, "{}", report::HEAD)?;
     let mut rows = Vec::new();
     for round in 1..=arguments.rounds + 1 {
-        for row in one_round(&pairs, round, arguments.slices).await {
+        for row in one_round(&pairs, round).await {
             writeln!(out, "{}", row.text())?;
             rows.push(row);
         }
@@ -82,19 +79,13 @@ async fn main() -> io::Result<()> {
     }
 }
 
-/// Each pair's slices in turn. Its CPU is that of the whole round, also of the time in which it has nothing to do: what it
-/// tells a collector then belongs to it.
-async fn one_round(pairs: &[Pair; 3], round: u32, slices: usize) -> Vec<Row> {
-    let before = pairs.each_ref().map(Pair::cpu);
-    let mut done = [Done::default(); 3];
-    for slice in 0..slices {
-        for turn in 0..pairs.len() {
-            // No pair is always the first one.
-            let at = (turn + slice) % pairs.len();
-            done[at] = done[at].and(pairs[at].work().await);
-        }
+/// Each pair in turn.
+async fn one_round(pairs: &[Pair; 3], round: u32) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for turn in 0..pairs.len() {
+        // No pair is always the first one.
+        let pair = &pairs[(turn + round as usize) % pairs.len()];
+        rows.push(Row { pair: pair.name, round, measured: pair.measure().await });
     }
-    let measured = |at: usize| Measured::of(done[at], before[at], pairs[at].cpu());
-    let row = |(at, pair): (usize, &Pair)| Row { pair: pair.name, round, measured: measured(at) };
-    pairs.iter().enumerate().map(row).collect()
+    rows
 }

@@ -7,7 +7,7 @@ use highwater_proto::v1;
 use highwater_types::Program;
 use system_tests::calls::{Calls, batch, to};
 use system_tests::cluster::{Cluster, Plan, ServerId};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::Load;
 use crate::figures::cpu_seconds;
@@ -22,9 +22,8 @@ const WRITTEN: &str = "written";
 /// How often a batch is appended.
 const APPEND_EVERY: Duration = Duration::from_millis(5);
 
-/// A pair is under load a third of the time: three times the default, so that metrics cost as much per fetch as under a
-/// steady load.
-const METRICS_EVERY: (&str, &str) = ("otlp.metrics.interval.ms", "30s");
+/// How long a pair's CPU is counted on after its load: what is gathered is sent within two seconds.
+const AFTERWARDS: Duration = Duration::from_millis(2500);
 
 /// A leader-svc and a follower-agent.
 pub(crate) struct Pair {
@@ -34,58 +33,25 @@ pub(crate) struct Pair {
     connections: Vec<Calls>,
 }
 
-/// What was done under load.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Done {
-    took: f64,
-    fetched: u32,
-    appended: u32,
-}
-
-impl Done {
-    /// With what was done another time.
-    pub(crate) fn and(self, more: Self) -> Self {
-        Self {
-            took: self.took + more.took,
-            fetched: self.fetched + more.fetched,
-            appended: self.appended + more.appended,
-        }
-    }
-}
-
-/// What a round took.
+/// What a pair did under load, and what it took.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Measured {
     pub(crate) fetches_per_s: f64,
+    /// CPU of leader and agent by consumer fetch, in microseconds.
+    pub(crate) both_us: f64,
     /// CPU of the leader by consumer fetch, in microseconds.
     pub(crate) leader_us: f64,
     /// CPU of the agent by append, in microseconds.
     pub(crate) agent_us: f64,
 }
 
-impl Measured {
-    /// Of what was done with that much CPU.
-    pub(crate) fn of(done: Done, before: [f64; 2], after: [f64; 2]) -> Self {
-        let micros = |index: usize, count: u32| (after[index] - before[index]) * 1e6 / f64::from(count);
-        Self {
-            fetches_per_s: f64::from(done.fetched) / done.took,
-            leader_us: micros(0, done.fetched),
-            agent_us: micros(1, done.appended),
-        }
-    }
-}
-
 impl Pair {
-    /// Starts it, with every setting at its default but for the collector and how often it gets metrics.
+    /// Starts it, with every setting at its default but for the collector.
     pub(crate) async fn start(name: &'static str, collector: Option<SocketAddr>, load: Load) -> Self {
         let mut plan = Plan::new().program(LEADER.0, LEADER.1).program(AGENT.0, AGENT.1);
         if let Some(address) = collector {
             for program in [LEADER.1, AGENT.1] {
-                plan = plan.set(program, "otlp.endpoint", address).set(
-                    program,
-                    METRICS_EVERY.0,
-                    METRICS_EVERY.1,
-                );
+                plan = plan.set(program, "otlp.endpoint", address);
             }
         }
         let cluster = plan.start().await;
@@ -100,26 +66,38 @@ impl Pair {
         Self { name, load, cluster, connections }
     }
 
+    /// What it takes to be under load for the load's time, with what is told of it afterwards.
+    pub(crate) async fn measure(&self) -> Measured {
+        let before = self.cpu();
+        let begun = Instant::now();
+        let (fetched, appended) = self.work(begun + self.load.time).await;
+        let took = begun.elapsed().as_secs_f64();
+        sleep(AFTERWARDS).await;
+        let after = self.cpu();
+        let [leader, agent] = [after[0] - before[0], after[1] - before[1]];
+        let micros = |seconds: f64, count: u32| seconds * 1e6 / f64::from(count);
+        Measured {
+            fetches_per_s: f64::from(fetched) / took,
+            both_us: micros(leader + agent, fetched),
+            leader_us: micros(leader, fetched),
+            agent_us: micros(agent, appended),
+        }
+    }
+
     /// CPU seconds of leader and agent so far.
-    pub(crate) fn cpu(&self) -> [f64; 2] {
+    fn cpu(&self) -> [f64; 2] {
         [LEADER, AGENT].map(|id| cpu_seconds(self.cluster.server(id).process().id()))
     }
 
-    /// The load for its time.
-    pub(crate) async fn work(&self) -> Done {
-        let begun = Instant::now();
-        let until = begun + self.load.time;
+    /// The load until then; how many fetches and appends it was.
+    async fn work(&self, until: Instant) -> (u32, u32) {
         let every = Duration::from_secs(1) * self.load.connections / self.load.rate;
         let fetching = self.connections.iter().map(|calls| fetch_until(calls.clone(), every, until));
         let fetching = futures::future::join_all(fetching.map(tokio::spawn));
         let appending = tokio::spawn(append_until(self.connections[0].clone(), until));
         let (fetched, appended) = tokio::join!(fetching, appending);
-        let took = begun.elapsed().as_secs_f64();
-        Done {
-            took,
-            fetched: fetched.into_iter().map(|count| count.expect("every fetch is answered")).sum(),
-            appended: appended.expect("every append is acknowledged"),
-        }
+        let fetched = fetched.into_iter().map(|count| count.expect("every fetch is answered")).sum();
+        (fetched, appended.expect("every append is acknowledged"))
     }
 }
 

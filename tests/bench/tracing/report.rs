@@ -14,7 +14,8 @@ pub(crate) const ON: &str = "on";
 pub(crate) const OFF_TOO: &str = "off-too";
 
 /// The heads of [`Row::text`].
-pub(crate) const HEAD: &str = "pair      round  fetches/s  leader us by fetch  agent us by append";
+pub(crate) const HEAD: &str =
+    "pair      round  fetches/s  both us by fetch  leader us by fetch  agent us by append";
 
 /// One measurement.
 pub(crate) struct Row {
@@ -27,8 +28,9 @@ pub(crate) struct Row {
 impl Row {
     /// For a table.
     pub(crate) fn text(&self) -> String {
-        let Measured { fetches_per_s, leader_us, agent_us } = self.measured;
-        format!("{:<9} {:>5} {fetches_per_s:>10.0} {leader_us:>19.2} {agent_us:>19.2}", self.pair, self.round)
+        let Measured { fetches_per_s, both_us, leader_us, agent_us } = self.measured;
+        let head = format!("{:<9} {:>5} {fetches_per_s:>10.0}", self.pair, self.round);
+        format!("{head} {both_us:>17.2} {leader_us:>19.2} {agent_us:>19.2}")
     }
 
     fn json(&self) -> Value {
@@ -37,6 +39,7 @@ impl Row {
             "round": self.round,
             "warm_up": self.is_warm_up(),
             "fetches_per_s": rounded(self.measured.fetches_per_s),
+            "cpu_us_per_fetch": rounded(self.measured.both_us),
             "leader_cpu_us_per_fetch": rounded(self.measured.leader_us),
             "agent_cpu_us_per_append": rounded(self.measured.agent_us),
         })
@@ -59,8 +62,10 @@ pub(crate) fn document(load: Load, rows: &[Row]) -> Value {
         let more = |figure: fn(&Measured) -> f64| spread(more_than_off(&counted, pair, figure));
         let figures = json!({
             "fetches_per_s": of(|m| m.fetches_per_s),
+            "cpu_us_per_fetch": of(|m| m.both_us),
             "leader_cpu_us_per_fetch": of(|m| m.leader_us),
             "agent_cpu_us_per_append": of(|m| m.agent_us),
+            "cpu_more_than_off_percent": more(|m| m.both_us),
             "leader_cpu_more_than_off_percent": more(|m| m.leader_us),
             "agent_cpu_more_than_off_percent": more(|m| m.agent_us),
         });
@@ -69,7 +74,7 @@ pub(crate) fn document(load: Load, rows: &[Row]) -> Value {
     let data = json!({
         "wanted_fetches_per_s": load.rate,
         "connections": load.connections,
-        "slice_ms": load.time.as_millis(),
+        "seconds_under_load": load.time.as_secs(),
         "sampling": "default",
     });
     figures::document("tracing", data, Value::Object(summary), rows.iter().map(Row::json).collect())
