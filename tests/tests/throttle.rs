@@ -180,7 +180,7 @@ async fn a_throttle_is_set_shown_and_cleared_by_the_command_line_and_survives_a_
         "throttle",
         "set",
         "--nodes",
-        "1",
+        "1,1",
         "--leader-rate",
         "8MB/s",
         "--replicas",

@@ -76,7 +76,9 @@ fn time_to_live(text: &str) -> Result<Duration, String> {
     if allowed.contains(&ttl) {
         return Ok(ttl);
     }
-    Err(format!("{} to {} is allowed", time(*allowed.start()), time(*allowed.end())))
+    let [least, most] = [allowed.start(), allowed.end()].map(|bound| time(*bound));
+    // A number alone counts milliseconds, which is rarely what was meant by a small one.
+    Err(format!("that is {}: {least} to {most} is allowed, for example 30min", time(ttl)))
 }
 
 /// See [`ThrottleSide`].
@@ -183,6 +185,13 @@ mod tests {
     struct Line {
         #[command(flatten)]
         set: SetArgs,
+    }
+
+    #[test]
+    fn a_time_to_live_that_may_not_be_is_shown_as_it_was_understood() {
+        assert_eq!(time_to_live("30min"), Ok(Duration::from_mins(30)));
+        let refused = time_to_live("5").unwrap_err();
+        assert!(refused.starts_with("that is 5") && refused.contains("ms: 1.00 s to"), "{refused}");
     }
 
     #[test]

@@ -31,9 +31,10 @@ const TIMES: &[(&str, u64)] = &[
 /// # Errors
 /// A message that names the text and what is allowed.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
-    parse(text, SIZES, 1).ok_or_else(|| {
+    let number = parse(text, SIZES, 1).ok_or_else(|| {
         format!("'{}' is not a size: a whole number of bytes, or one with B, kB, MB, GB, TB, KiB, MiB, GiB or TiB", clip(text))
-    })
+    })?;
+    number.ok_or_else(|| format!("'{}' is too large: less than 2^64 bytes is allowed", clip(text)))
 }
 
 /// Reads a time: `500` (milliseconds), `500ms`, `2 s`, `5min`, `7d`.
@@ -41,12 +42,15 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
 /// # Errors
 /// A message that names the text and what is allowed.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    parse(text, TIMES, 1_000_000).map(Duration::from_nanos).ok_or_else(|| {
+    let number = parse(text, TIMES, 1_000_000).ok_or_else(|| {
         format!(
             "'{}' is not a time: a whole number of milliseconds, or one with us, ms, s, min, h or d",
             clip(text)
         )
-    })
+    })?;
+    number
+        .map(Duration::from_nanos)
+        .ok_or_else(|| format!("'{}' is too long: at most 584 years are allowed", clip(text)))
 }
 
 /// `12,345,678`.
@@ -74,13 +78,18 @@ pub fn counted(number: u64, noun: &str) -> String {
     format!("{} {noun}{plural}", count(number))
 }
 
-fn parse(text: &str, units: &[(&str, u64)], plain: u64) -> Option<u64> {
+/// The number times its unit: nothing where that is none, and nothing inside where it is too large.
+fn parse(text: &str, units: &[(&str, u64)], plain: u64) -> Option<Option<u64>> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at_checked(end)?;
     let unit = unit.trim_start();
     let factor = if unit.is_empty() { plain } else { units.iter().find(|(name, _)| *name == unit)?.1 };
-    number.parse::<u64>().ok()?.checked_mul(factor)
+    if number.is_empty() {
+        return None;
+    }
+    // Digits only, so what cannot be read is too large.
+    Some(number.parse::<u64>().ok().and_then(|number| number.checked_mul(factor)))
 }
 
 fn clip(text: &str) -> String {
@@ -114,9 +123,17 @@ mod tests {
 
     #[test]
     fn a_bad_unit_is_an_error_that_says_what_is_allowed() {
-        for bad in ["", "MB", "10 MB/x", "-1", "1.5MB", "10mb", "18446744073709551615GB"] {
+        for bad in ["", "MB", "10 MB/x", "-1", "1.5MB", "10mb"] {
             assert!(parse_bytes(bad).unwrap_err().contains("MiB"), "{bad}");
         }
         assert!(parse_duration("10 parsecs").unwrap_err().contains("ms"));
+    }
+
+    #[test]
+    fn what_is_too_large_is_not_taken_for_a_bad_unit() {
+        for large in ["18446744073709551615GB", "99999999999999999999"] {
+            assert!(parse_bytes(large).unwrap_err().contains("too large"), "{large}");
+            assert!(parse_duration(&large.replace("GB", "d")).unwrap_err().contains("too long"), "{large}");
+        }
     }
 }

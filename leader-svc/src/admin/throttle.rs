@@ -1,6 +1,8 @@
 //! SetReplicationThrottle and ClearReplicationThrottle: the throttles stand in the nodes' records, so that every program of
 //! the cluster sees them and restarts keep them.
 
+use std::collections::BTreeSet;
+
 use highwater_coordination::{ClusterView, update_node};
 use highwater_types::{
     ErrorCode, NodeId, NodeRecord, NodeThrottles, PartitionIndex, ReplicationError, ThrottledReplicas,
@@ -44,8 +46,11 @@ impl ClusterApi {
         change: impl Fn(&mut NodeThrottles) + Send + Sync,
     ) -> Result<Vec<NodeRecord>, ReplicationError> {
         check_registered(view, nodes)?;
-        let nodes: Vec<_> =
-            if nodes.is_empty() { view.nodes().map(|record| record.node).collect() } else { nodes.to_vec() };
+        // Each once, however often it is named.
+        let nodes: BTreeSet<_> = match nodes {
+            [] => view.nodes().map(|record| record.node).collect(),
+            named => named.iter().copied().collect(),
+        };
         let mut records = Vec::with_capacity(nodes.len());
         for node in nodes {
             let write = || update_node(&*self.coordination, node, |record| change(&mut record.throttles));
