@@ -115,6 +115,7 @@ impl<C: Connector> Repair<C> {
             paused: false,
             throttled: false,
             suspended: false,
+            order: None,
         };
         let request = FetchRequest {
             cluster: Some(self.cluster.clone()),

@@ -45,7 +45,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceBuilder;
 
 use crate::config::AgentSettings;
-use crate::fetcher::{FetchSettings, Gate};
+use crate::fetcher::{FetchSettings, Gate, RequestNumbers};
 use crate::leader_endpoint::CallOptions;
 use crate::partition::{FollowedPartition, PartitionContext, PausedReplicas};
 use crate::repair::Repair;
@@ -436,6 +436,7 @@ impl Parts {
             backoff: backoff(own),
             gate: Gate::new(self.config.common.node_id, Arc::clone(&self.throttle)),
             telemetry: self.telemetry.clone(),
+            numbers: Arc::new(RequestNumbers::new(volume.start)),
         };
         Fetchers::new(settings, own.num_replica_fetchers, self.clocks.monotonic, self.calls())
     }

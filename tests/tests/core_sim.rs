@@ -70,6 +70,7 @@ const CAUGHT_WITHIN: &[(&[PlantedFault], u64)] = &[
     (&[PlantedFault::NoGraceAtLeaderStart], 50),
     (&[PlantedFault::OldIncarnationCounts], 300),
     (&[PlantedFault::OneRoundTruncation], 300),
+    (&[PlantedFault::OvertakenFetchCounts], 300),
     (&[PlantedFault::ParkedFetchCounts], 50),
     (&[PlantedFault::ProducersForgottenAtStart], 50),
     (&[PlantedFault::RebootKeepsIncarnation], 300),

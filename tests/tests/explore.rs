@@ -113,6 +113,10 @@ const CAUGHT: &[(&[PlantedFault], Bounds)] = &[
         &[PlantedFault::OldIncarnationCounts],
         Bounds { records: 1, isr_changes: 1, empty_disks: 1, ..Bounds::PAGE_CACHE },
     ),
+    (
+        &[PlantedFault::OvertakenFetchCounts],
+        Bounds { records: 2, elections: 1, isr_changes: 1, late: 1, power_losses: 1, ..Bounds::TWO_NODES },
+    ),
     (&[PlantedFault::ParkedFetchCounts], Bounds { records: 1, ..Bounds::QUIET }),
     (&[PlantedFault::RebootKeepsIncarnation], Bounds { power_losses: 1, ..ONE_PAGE_CACHE }),
     (&[PlantedFault::ShrinkCountedEarly], Bounds { records: 1, lapses: 1, ..Bounds::QUIET }),

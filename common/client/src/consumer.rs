@@ -267,6 +267,7 @@ impl Reader {
             paused: false,
             throttled: false,
             suspended: false,
+            order: None,
         };
         let request = encode_request(FetchRequest {
             cluster: None,

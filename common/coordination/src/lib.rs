@@ -39,7 +39,9 @@ pub use etcd::{EtcdCoordination, EtcdOptions};
 pub use file::{FileCoordination, FileOptions};
 pub use liveness::{LivenessObserver, ProgramState};
 pub use membership::Membership;
-pub use node_record::{DiskVerdict, RotationError, register_endpoint, rotate_disk_identity, update_node};
+pub use node_record::{
+    DiskVerdict, Rotation, RotationError, register_endpoint, rotate_disk_identity, update_node,
+};
 pub use open::open_etcd;
 pub use rules::{check_change, check_creation};
 pub use takeover::{

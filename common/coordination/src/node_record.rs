@@ -75,6 +75,16 @@ pub enum DiskVerdict {
     Foreign,
 }
 
+/// A start of a node's program on a disk that was judged and has its new identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rotation {
+    /// What the disk turned out to be.
+    pub verdict: DiskVerdict,
+    /// The number of this start. It is greater than that of every start before on the same disk, of either program: it is the
+    /// version of the node's record, and a store that was set back in time makes the disk foreign.
+    pub start: u64,
+}
+
 /// Why the identity of a disk was not rotated.
 #[derive(Debug)]
 pub enum RotationError<E> {
@@ -143,7 +153,7 @@ pub async fn rotate_disk_identity<E>(
     on_disk: Option<Incarnation>,
     fresh: Incarnation,
     persist: impl AsyncFnOnce(DiskVerdict, Incarnation) -> Result<(), E>,
-) -> Result<DiskVerdict, RotationError<E>> {
+) -> Result<Rotation, RotationError<E>> {
     // The view may be old; an old `current` would make a good disk look foreign, which costs a full copy.
     let view = coordination.refresh().await?;
     if view.node(node).is_none() && on_disk.is_some() {
@@ -167,7 +177,14 @@ pub async fn rotate_disk_identity<E>(
         }
     })
     .await?;
-    if record.disk_current == Some(fresh) { Ok(verdict) } else { Err(RotationError::Overtaken) }
+    if record.disk_current != Some(fresh) {
+        return Err(RotationError::Overtaken);
+    }
+    debug_assert!(
+        record.version > view.node(node).map_or(0, |before| before.version),
+        "each start is a change"
+    );
+    Ok(Rotation { verdict, start: record.version })
 }
 
 /// Whether anybody but the caller, `program` of `node`, raises the counters of the node.

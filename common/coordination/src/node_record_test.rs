@@ -29,6 +29,7 @@ async fn start(store: &FileCoordination, disk: &Disk, fresh: u64) -> DiskVerdict
     })
     .await
     .unwrap()
+    .verdict
 }
 
 /// A start that stops before, or right after, the identity is on the disk.
@@ -63,6 +64,24 @@ async fn a_new_node_is_fresh_and_then_known() {
     assert_eq!(start(&store, &disk, 2).await, DiskVerdict::Known);
     let record = store.refresh().await.unwrap().node(node()).unwrap().as_ref().clone();
     assert_eq!((record.disk_current, record.disk_next), (Some(id(2)), None));
+}
+
+#[tokio::test]
+async fn each_start_has_a_greater_number_than_all_before_it() {
+    let (_dir, store) = store().await;
+    let disk = Disk::default();
+    let mut last = 0;
+    for (fresh, program) in (1..7).zip([Program::LeaderSvc, Program::FollowerAgent].into_iter().cycle()) {
+        crashed_start(&store, &disk, 100 + fresh, fresh % 2 == 0).await;
+        let rotated =
+            rotate_disk_identity(&store, node(), program, disk.get(), id(fresh), async |_, next| {
+                disk.set(Some(next));
+                Ok::<_, String>(())
+            });
+        let start = rotated.await.unwrap().start;
+        assert!(start > last, "{start} after {last}");
+        last = start;
+    }
 }
 
 #[tokio::test]

@@ -87,5 +87,6 @@ pub(crate) fn fetch(from: i64, last_fetched_epoch: Option<i32>) -> FetchPartitio
         paused: false,
         throttled: false,
         suspended: false,
+        order: None,
     }
 }

@@ -28,6 +28,7 @@ fn consumer_fetch(from: Offset) -> FetchPartition {
         paused: false,
         throttled: false,
         suspended: false,
+        order: None,
     }
 }
 

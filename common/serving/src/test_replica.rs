@@ -273,6 +273,7 @@ pub(crate) fn asks(topic: &str, partition: i32, fetch_offset: i64) -> FetchParti
         paused: false,
         throttled: false,
         suspended: false,
+        order: None,
     }
 }
 

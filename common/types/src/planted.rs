@@ -40,6 +40,8 @@ pub enum PlantedFault {
     JoiningNotCounted,
     /// A follower that has not been seen in this leadership is out of the in-sync set at once: no grace (S53).
     NoGraceAtLeaderStart,
+    /// A fetch that a later one of its follower overtook counts like any other (design.md 6.3).
+    OvertakenFetchCounts,
 
     // === the follower's core ===
     /// A start cuts the log to the high watermark (KIP-101).
@@ -135,6 +137,7 @@ impl PlantedFault {
         Self::LeaderCountsUnflushed,
         Self::JoiningNotCounted,
         Self::NoGraceAtLeaderStart,
+        Self::OvertakenFetchCounts,
         Self::TruncateToHighWatermarkAtStart,
         Self::OneRoundTruncation,
         Self::UnfencedTruncation,

@@ -10,7 +10,7 @@ use highwater_proto::v1;
 /// What Fetch decodes into and encodes from; for those who may not depend on the core.
 pub use highwater_protocol::fetch::{
     DEFAULT_MAX_BYTES, DEFAULT_MAX_WAIT, DEFAULT_MIN_BYTES, FetchPartition, FetchRequest, FetchResponse,
-    Fetched, PartitionResult, Snapshot, ThrottleReason, TopicRef,
+    Fetched, PartitionResult, RequestOrder, Snapshot, ThrottleReason, TopicRef,
 };
 use highwater_types::{MonotonicTime, Offset, OffsetAndEpoch, PartitionIndex, TraceContext};
 
@@ -42,8 +42,11 @@ pub fn decode_request(caller: &Caller, message: v1::FetchRequest) -> Decoded<Fet
     check_count("partitions", message.partitions.len())?;
     check_count("forgotten", message.forgotten.len())?;
     let max_bytes = message.max_bytes.unwrap_or(DEFAULT_MAX_BYTES);
+    let order = decode_order(message.request_start, message.request_number)?;
     let partition = |(index, partition): (usize, v1::FetchPartition)| {
-        decode_partition(partition, max_bytes, replica.is_some()).map_err(|e| e.within("partitions", index))
+        let decoded = decode_partition(partition, max_bytes, replica.is_some());
+        let decoded = decoded.map_err(|e| e.within("partitions", index))?;
+        Ok(FetchPartition { order, ..decoded })
     };
     let forgotten = |(index, partition): (usize, v1::ForgottenPartition)| {
         decode_forgotten(&partition).map_err(|e| e.within("forgotten", index))
@@ -59,6 +62,15 @@ pub fn decode_request(caller: &Caller, message: v1::FetchRequest) -> Decoded<Fet
         partitions: message.partitions.into_iter().enumerate().map(partition).collect::<Decoded<_>>()?,
         forgotten: message.forgotten.into_iter().enumerate().map(forgotten).collect::<Decoded<_>>()?,
     })
+}
+
+/// Both numbers or none: one without the other places no request.
+fn decode_order(start: Option<u64>, number: Option<u64>) -> Decoded<Option<RequestOrder>> {
+    if start.is_none() && number.is_none() {
+        return Ok(None);
+    }
+    let (start, number) = (required("request_start", start)?, required("request_number", number)?);
+    Ok(Some(RequestOrder { start, number }))
 }
 
 fn check_isolation(raw: i32) -> Decoded<()> {
@@ -112,6 +124,7 @@ fn decode_partition(
         paused: message.paused,
         throttled: message.throttled,
         suspended: message.suspended,
+        order: None,
     })
 }
 
@@ -126,6 +139,8 @@ pub fn encode_request(request: FetchRequest) -> v1::FetchRequest {
         let (topic, topic_id) = encode_topic_ref(&topic);
         v1::ForgottenPartition { topic, topic_id, partition: Some(partition.get()) }
     };
+    // All partitions of a request have its place.
+    let order = request.partitions.first().and_then(|partition| partition.order);
     v1::FetchRequest {
         cluster_id: request.cluster.map(Into::into),
         replica_id: request.replica.map(|node| node.get()),
@@ -137,6 +152,8 @@ pub fn encode_request(request: FetchRequest) -> v1::FetchRequest {
         isolation_level: v1::IsolationLevel::ReadUncommitted.into(),
         partitions: request.partitions.into_iter().map(encode_partition).collect(),
         forgotten: request.forgotten.into_iter().map(forgotten).collect(),
+        request_start: order.map(|order| order.start),
+        request_number: order.map(|order| order.number),
     }
 }
 

@@ -61,6 +61,7 @@ fn full_request() -> FetchRequest {
             paused: true,
             throttled: true,
             suspended: true,
+            order: Some(RequestOrder { start: 3, number: 0 }),
         }],
         forgotten: vec![(topic, PartitionIndex::new(1).unwrap())],
     }
@@ -133,6 +134,18 @@ fn what_is_missing_or_negative_is_named() {
     assert_eq!(refused(with(|p| p.last_fetched_epoch = Some(-1))), "partitions[0].last_fetched_epoch");
     assert_eq!(refused(with(|p| p.incarnation = Some("0".into()))), "partitions[0].incarnation");
     assert_eq!(refused(with(|p| p.acknowledged_offset = Some(1))), "partitions[0].acknowledged_offset");
+}
+
+#[test]
+fn a_place_among_requests_needs_both_of_its_numbers() {
+    let caller = Caller::default();
+    let placed =
+        |start, number| v1::FetchRequest { request_start: start, request_number: number, ..by_hand() };
+    let order = |message| decode_request(&caller, message).unwrap().partitions[0].order;
+    assert_eq!(order(placed(None, None)), None);
+    assert_eq!(order(placed(Some(0), Some(0))), Some(RequestOrder { start: 0, number: 0 }));
+    assert_eq!(refused(placed(Some(1), None)), "request_number");
+    assert_eq!(refused(placed(None, Some(1))), "request_start");
 }
 
 #[test]

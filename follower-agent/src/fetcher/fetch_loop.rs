@@ -13,7 +13,7 @@ use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use highwater_node::MonotonicClock;
 use highwater_protocol::Randomness;
-use highwater_protocol::fetch::{FetchRequest, FetchResponse, PartitionResult, TopicRef};
+use highwater_protocol::fetch::{FetchPartition, FetchRequest, FetchResponse, PartitionResult, TopicRef};
 use highwater_protocol::follower::{Backoff, BackoffConfig, LeaderOffsets};
 use highwater_telemetry::Telemetry;
 use highwater_types::{
@@ -28,7 +28,7 @@ use super::mail::{Change, Mailbox};
 use super::members::{Asks, Members};
 use super::observe::{CallObserver, Carried, Trip, Way};
 use super::status::LoopStatus;
-use super::{Applied, Followed, LoopKey};
+use super::{Applied, Followed, LoopKey, RequestNumbers};
 use crate::leader_endpoint::{FetchFailure, LeaderEndPoint};
 
 /// After so many answers in a row in which the leader knows no partition, it is perhaps another program behind the old
@@ -68,6 +68,8 @@ pub(crate) struct FetchSettings {
     pub(crate) gate: Gate,
     /// What is told of the fetches.
     pub(crate) telemetry: Telemetry,
+    /// Where requests get their numbers.
+    pub(crate) numbers: Arc<RequestNumbers>,
 }
 
 /// What a request asked for.
@@ -241,11 +243,12 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
     }
 
     fn request(&mut self, asks: Asks, charges: Charges, max_wait: Duration) -> InFlight {
+        let order = Some(self.settings.numbers.next());
         let partitions = asks.iter().map(|(id, ask)| {
             if let Some(partition) = self.members.get(id) {
                 partition.on_sent(ask);
             }
-            ask.to_partition(TopicRef::Id(id.topic_id), id.partition)
+            FetchPartition { order, ..ask.to_partition(TopicRef::Id(id.topic_id), id.partition) }
         });
         let request = FetchRequest {
             cluster: Some(self.settings.cluster.clone()),

@@ -51,6 +51,7 @@ impl Rig {
             backoff: BACKOFF,
             gate: gate.clone(),
             telemetry,
+            numbers: Arc::new(RequestNumbers::new(4)),
         };
         let (leader, asked) = ScriptedLeader::new();
         let (mail, status): (Arc<Mailbox<TestPartition>>, Arc<LoopStatus>) = Default::default();

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::super::RequestNumbers;
 use super::super::test_support::*;
 use super::*;
 
@@ -20,6 +21,7 @@ fn manager(fetchers: u32) -> (Manager, Arc<SilentLeaders>) {
         backoff: BACKOFF,
         gate: gate(None, clock),
         telemetry: highwater_telemetry::Telemetry::off(),
+        numbers: Arc::new(RequestNumbers::new(4)),
     };
     let leaders = Arc::new(SilentLeaders::default());
     let fetchers = NonZeroU32::new(fetchers).unwrap();

@@ -10,6 +10,7 @@ mod mail;
 mod manager;
 mod mapping;
 mod members;
+mod numbers;
 mod observe;
 mod status;
 #[cfg(test)]
@@ -29,6 +30,7 @@ pub(crate) use gate::Gate;
 pub(crate) use mail::ReadySet;
 pub(crate) use manager::FetcherManager;
 pub(crate) use mapping::LoopKey;
+pub(crate) use numbers::RequestNumbers;
 pub(crate) use observe::Carried;
 pub(crate) use status::{LoopReport, Trouble};
 

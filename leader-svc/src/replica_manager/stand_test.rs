@@ -94,6 +94,7 @@ async fn a_joining_follower_counts_at_once_and_is_proposed_until_the_outcome_is_
             paused: false,
             throttled: false,
             suspended: false,
+            order: None,
         };
         let now = bench.shared.context.clocks.monotonic.now();
         partition.on_fetch(Requester::Follower(node(2)), &fetch, now).unwrap();

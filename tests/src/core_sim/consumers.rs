@@ -30,6 +30,7 @@ impl Cluster {
             paused: false,
             throttled: false,
             suspended: false,
+            order: None,
         };
         let now = self.now().monotonic;
         let limits = |upper| ReadLimits { max_bytes: 300, min_one_batch: true, upper };

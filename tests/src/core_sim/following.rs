@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use highwater_protocol::fetch::{Fetched, TopicRef};
+use highwater_protocol::fetch::{FetchPartition, Fetched, RequestOrder, TopicRef};
 use highwater_protocol::follower::{FetchIntent, FetchPosition, LeaderOffsets};
 use highwater_replica::{AskOffsets, FollowerStep, FollowerWork, Following};
 use highwater_types::{ErrorCode, PartitionRecord, ReplicationError};
@@ -101,7 +101,9 @@ impl Cluster {
         let before = held.filter(|(of, _)| *of == incarnation).map(|(_, offset)| offset);
         *held = Some((incarnation, before.map_or(ask.acknowledged, |offset| offset.max(ask.acknowledged))));
         let id = partition_id(partition);
+        let order = RequestOrder { start: self.nodes[node].starts, number: self.next_serial() };
         let request = ask.to_partition(TopicRef::Id(id.topic_id), id.partition);
+        let request = FetchPartition { order: Some(order), ..request };
         let body = Body::Fetch { position: ask.position, request };
         self.send(Message { partition, from: node, to: index_of(leader), serial, body });
     }

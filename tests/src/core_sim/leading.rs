@@ -213,6 +213,7 @@ impl Cluster {
         let is_stale = request.current_leader_epoch != Some(replica.epoch());
         let before = is_stale.then(|| replica.describe(now));
         let planned = replica.on_fetch(follower(from), &request, now);
+        let told = request.incarnation.map(|incarnation| (node_id(from), incarnation));
         if let Some(before) = before {
             let acknowledged = |rows: &[(highwater_protocol::leader::FollowerRow, Option<u64>)]| {
                 rows.iter().map(|(row, _)| (row.acknowledged, row.incarnation)).collect::<Vec<_>>()
@@ -229,7 +230,7 @@ impl Cluster {
             Ok(plan) => Some(answer(&leads.replica, &plan, &request, from, now)),
             Err(error) => {
                 if error.code == ErrorCode::StaleIncarnation {
-                    leads.retired.insert(node_id(from));
+                    leads.retired.extend(told);
                 }
                 Some(Err(error))
             }

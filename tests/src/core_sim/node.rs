@@ -81,8 +81,8 @@ pub(super) struct Leads {
     /// When the leadership began, in milliseconds of the run.
     pub(super) since: u64,
     pub(super) record: PartitionRecord,
-    /// Nodes that were told that their incarnation was replaced.
-    pub(super) retired: BTreeSet<NodeId>,
+    /// Incarnations that were told that they were replaced.
+    pub(super) retired: BTreeSet<(NodeId, Incarnation)>,
     pub(super) parked: Vec<Parked>,
     /// Produced under `acks=all`, not answered yet.
     pub(super) waiting: Vec<Waiting>,

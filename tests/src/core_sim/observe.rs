@@ -33,8 +33,8 @@ pub enum Role {
         over: bool,
         /// It began less than `replica.lag.time.max.ms` ago.
         young: bool,
-        /// Members that it has told to renew: of them nothing is known.
-        retired: Vec<NodeId>,
+        /// Incarnations that it has told to renew: of these nodes nothing is known.
+        retired: Vec<(NodeId, Incarnation)>,
         /// Where its high watermark rose: what caught-up replicas outside the set had acknowledged then.
         joining: Vec<Offset>,
     },

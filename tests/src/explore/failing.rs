@@ -55,6 +55,8 @@ impl State {
             twin.log.write_checkpoint(known, durability);
         }
         twin.role = Role::Idle;
+        twin.starts += 1;
+        twin.sent = 0;
         self.give_up_writes(node);
     }
 }

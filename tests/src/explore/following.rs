@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use highwater_protocol::Randomness;
-use highwater_protocol::fetch::TopicRef;
+use highwater_protocol::fetch::{FetchPartition, RequestOrder, TopicRef};
 use highwater_protocol::follower::{
-    CutPlan, FetchAsk, FetchIntent, FollowerAction, FollowerEffect, FollowerPartition, FollowerStart,
+    CutPlan, FetchIntent, FetchPosition, FollowerAction, FollowerEffect, FollowerPartition, FollowerStart,
     LeaderOffsets,
 };
 use highwater_types::planted::{PlantedFault, is_planted};
@@ -96,19 +96,23 @@ impl State {
 
     // === fetching ===
 
-    /// What the follower asks for now. What goes out counts as acknowledged.
-    fn ask(&mut self, node: usize) -> Option<(FetchAsk, NodeId)> {
+    /// What the follower asks for now, of whom, and as which request. What goes out counts as acknowledged.
+    fn ask(&mut self, node: usize) -> Option<(FetchPosition, FetchPartition, NodeId)> {
         let now = self.follower_time();
-        let (follows, _) = self.node(node).follows()?;
+        let (topic, partition) = (TopicRef::Id(self.record.topic_id), self.record.partition);
+        let twin = self.node(node);
+        let order = Some(RequestOrder { start: twin.starts, number: twin.sent });
+        let (follows, _) = twin.follows()?;
         let FetchIntent::Ask(ask) = follows.core.intent(now) else { return None };
         follows.core.on_sent(&ask);
-        Some((ask, follows.core.leader()))
+        let leader = follows.core.leader();
+        twin.sent += 1;
+        Some((ask.position, FetchPartition { order, ..ask.to_partition(topic, partition) }, leader))
     }
 
     pub(super) fn fetch(&mut self, node: usize) -> Done {
-        let Some((ask, leader)) = self.ask(node) else { return Ok(false) };
-        let request = ask.to_partition(TopicRef::Id(self.record.topic_id), self.record.partition);
-        let Some(answer) = self.serve(node_index(leader), node, ask.position, &request)? else {
+        let Some((position, request, leader)) = self.ask(node) else { return Ok(false) };
+        let Some(answer) = self.serve(node_index(leader), node, position, &request)? else {
             return Ok(false);
         };
         if let Some((follows, _)) = self.node(node).follows() {
@@ -122,10 +126,9 @@ impl State {
             return false;
         }
         let serial = self.nodes[node].serial;
-        let Some((ask, leader)) = self.ask(node) else { return false };
-        let request = ask.to_partition(TopicRef::Id(self.record.topic_id), self.record.partition);
+        let Some((position, request, leader)) = self.ask(node) else { return false };
         let (from, to) = (node, node_index(leader));
-        Arc::make_mut(&mut self.requests).push(Request { from, to, serial, position: ask.position, request });
+        Arc::make_mut(&mut self.requests).push(Request { from, to, serial, position, request });
         true
     }
 

@@ -3,6 +3,7 @@
 //! A key holds all that decides what may happen and what a rule would say of it. Left out, and why that is sound:
 //!
 //! - what the essences of the two cores leave out (see there);
+//! - numbers of requests: only which of two is greater is asked;
 //! - numbers of generations: an answer, or work, is of the core's current one or void for ever;
 //! - versions of records: only how far they lie from the current one is compared;
 //! - the order of replicas and of members of the in-sync set: it only says which of two dead members leaves first, where one
@@ -76,6 +77,10 @@ impl State {
             text.index(late.from);
             text.index(late.to);
             text.request(&late.request);
+            let order = late.request.order;
+            text.number(
+                self.requests.iter().filter(|r| r.from == late.from && r.request.order < order).count(),
+            );
             let generation = asker.map(|follows| follows.core.generation());
             text.bytes.push(u8::from(generation == Some(late.position.generation)));
         });
@@ -362,7 +367,14 @@ impl<'a> Text<'a> {
                 text.bytes.push(u8::from(*recent));
                 text.offset(*end);
             }
-            text.bytes.push(u8::from(leads.retired.contains(&follower.node)));
+            let node = node_index(follower.node);
+            // Every request to come is greater than what was seen.
+            let late = text.state.requests.iter().filter(|late| late.from == node);
+            text.number(late.filter(|late| late.request.order < follower.latest).count());
+            let told: Vec<_> = leads.retired.iter().filter(|(other, _)| *other == follower.node).collect();
+            let current = text.state.nodes[node].log.incarnation;
+            let is_current = told.iter().any(|(_, incarnation)| *incarnation == current);
+            text.bytes.extend([!told.is_empty(), is_current].map(u8::from));
         });
     }
 }

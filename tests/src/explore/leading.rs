@@ -49,7 +49,7 @@ impl State {
             }
             Err(error) => {
                 if error.code == ErrorCode::StaleIncarnation {
-                    leads.retired.insert(node_id(from));
+                    leads.retired.extend(request.incarnation.map(|incarnation| (node_id(from), incarnation)));
                 }
                 (AnswerFacts::Error(error.code), Vec::new())
             }

@@ -63,8 +63,8 @@ pub(super) struct Leads {
     pub(super) record: Arc<PartitionRecord>,
     /// Its own clock, which began with the leadership.
     pub(super) now: MonotonicTime,
-    /// Followers that it told to renew.
-    pub(super) retired: BTreeSet<NodeId>,
+    /// Incarnations of followers that it told to renew.
+    pub(super) retired: BTreeSet<(NodeId, Incarnation)>,
 }
 
 /// A candidate that does not know whether it was elected.
@@ -93,6 +93,10 @@ pub(super) struct Node {
     pub(super) born: u64,
     /// Raised whenever the log is opened.
     pub(super) serial: u64,
+    /// How often its programs have started.
+    pub(super) starts: u64,
+    /// Requests that it sent since.
+    pub(super) sent: u64,
 }
 
 /// A compare-and-swap on its way.
@@ -150,7 +154,7 @@ impl State {
         let highest_epoch = record.leader_epoch;
         let node = |node| {
             let log = LogTwin { highest_epoch, ..LogTwin::new(incarnation(node, 0)) };
-            Arc::new(Node { log, role: Role::Idle, born: 1, serial: 0 })
+            Arc::new(Node { log, role: Role::Idle, born: 1, serial: 0, starts: 1, sent: 0 })
         };
         Self {
             bounds,

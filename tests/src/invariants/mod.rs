@@ -23,6 +23,7 @@
 //! | `epochs_never_fall` | design.md 6.5 |
 //! | `cut_above_high_watermark` | S43, design.md 6.5 |
 //! | `incarnations_are_unique` | design.md 6.3 |
+//! | `healthy_is_not_retired` | the same |
 //!
 //! One leader per epoch (design.md 6.2) is noted where leaders are looked at: it is about leaderships, which outlive steps.
 
@@ -36,6 +37,7 @@ mod each_sequence_once;
 mod epochs_never_fall;
 mod epochs_rise;
 mod grace_at_leader_start;
+mod healthy_is_not_retired;
 mod high_watermark_is_monotone;
 mod incarnations_are_unique;
 mod joining_holds_back;
@@ -65,6 +67,7 @@ const RULES: &[(&str, Rule)] = &[
     ("epochs never fall", epochs_never_fall::check),
     ("epochs rise", epochs_rise::check),
     ("incarnations are unique", incarnations_are_unique::check),
+    ("a healthy incarnation is not retired", healthy_is_not_retired::check),
     ("no cut below the high watermark", cut_above_high_watermark::check),
     ("ValidHighWatermark", valid_high_watermark::check),
     ("StrongIsr", strong_isr::check),

@@ -61,6 +61,16 @@ impl TopicRef {
     }
 }
 
+/// A request's place among those of its follower: of two, the greater was sent later. By it a leader knows what the network
+/// held back, or delivered twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestOrder {
+    /// The start of the follower's program that sent it; rises from start to start, as long as its disk stays the node's own.
+    pub start: u64,
+    /// Its number within that start; rises from request to request.
+    pub number: u64,
+}
+
 /// One Fetch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchRequest {
@@ -113,6 +123,9 @@ pub struct FetchPartition {
     pub throttled: bool,
     /// A person paused the follower: it asks for no records. Only told, like `throttled`.
     pub suspended: bool,
+    /// The request's place among those of its follower, the same for all its partitions; absent = not told, and then no
+    /// request is known to be overtaken.
+    pub order: Option<RequestOrder>,
 }
 
 impl FetchPartition {

@@ -42,7 +42,7 @@ pub struct FetchAsk {
 }
 
 impl FetchAsk {
-    /// As a partition of a request.
+    /// As a partition of a request, whose place is for the sender to add.
     #[must_use]
     pub const fn to_partition(self, topic: TopicRef, partition: PartitionIndex) -> FetchPartition {
         FetchPartition {
@@ -59,6 +59,7 @@ impl FetchAsk {
             paused: self.paused,
             throttled: self.throttled,
             suspended: self.suspended,
+            order: None,
         }
     }
 

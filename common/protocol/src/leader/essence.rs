@@ -12,6 +12,7 @@
 use highwater_types::{Incarnation, IsrMember, LeaderEpoch, MonotonicTime, NodeId, Offset, PartitionEpoch};
 
 use super::LeaderPartition;
+use crate::fetch::RequestOrder;
 
 /// What decides about a leadership.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -80,6 +81,8 @@ pub struct FollowerOfLeader {
     pub gone: bool,
     /// Whether records are read for it now.
     pub is_read_for: bool,
+    /// Its latest request.
+    pub latest: Option<RequestOrder>,
 }
 
 impl LeaderPartition {

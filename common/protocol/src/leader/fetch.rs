@@ -1,13 +1,14 @@
 //! Fetches at the leader: the checks that only the leader can make, what an arrival counts, what a reader gets.
 //!
 //! What holds: a fetch that is refused or diverges acknowledges nothing (S24); only an arrival counts, never the completion
-//! of a parked fetch (S25).
+//! of a parked fetch (S25). A request that a later one of its follower overtook reads, and nothing else: what it says was true once,
+//! and judged by it a follower that has cut since would have lost what it holds (design.md 6.3).
 
 use highwater_types::planted::{PlantedFault, is_planted};
 use highwater_types::{Durability, ErrorCode, Incarnation, MonotonicTime, NodeId, Offset, ReplicationError};
 
 use super::LeaderPartition;
-use super::follower_progress::{Answered, Arrival};
+use super::follower_progress::{Answered, Arrival, FollowerProgress};
 use crate::fetch::{FetchPartition, LogFacts, ReadPlan, Requester, check_leadership, plan_read};
 
 impl LeaderPartition {
@@ -25,6 +26,9 @@ impl LeaderPartition {
         log: &LogFacts<'_>,
         now: MonotonicTime,
     ) -> Result<ReadPlan, ReplicationError> {
+        if self.is_overtaken(follower, request) {
+            return self.plan_overtaken(follower, request, log);
+        }
         let before = self.high_watermark();
         let outcome = self.check_follower_fetch(follower, request, log, now);
         let code = match &outcome {
@@ -101,6 +105,32 @@ impl LeaderPartition {
         plan_read(Requester::Consumer, request, &facts)
     }
 
+    /// Whether a later request of this follower was seen.
+    fn is_overtaken(&self, follower: NodeId, request: &FetchPartition) -> bool {
+        let progress = self.followers.get(&follower);
+        progress.is_some_and(|progress| progress.is_overtaken(request.order))
+            && !is_planted(PlantedFault::OvertakenFetchCounts)
+    }
+
+    /// What a request that was overtaken reads. Its incarnation has to be the follower's: one that is not was replaced, seen here
+    /// or not.
+    fn plan_overtaken(
+        &self,
+        follower: NodeId,
+        request: &FetchPartition,
+        log: &LogFacts<'_>,
+    ) -> Result<ReadPlan, ReplicationError> {
+        let plan = self.plan_follower_read(follower, request, log)?;
+        let known = self.followers.get(&follower).and_then(FollowerProgress::incarnation);
+        match request.incarnation {
+            Some(incarnation) if known != Some(incarnation) => {
+                Err(replaced(ErrorCode::StaleIncarnation, follower, incarnation))
+            }
+            Some(_) => Ok(plan),
+            None => Err(invalid("a follower's fetch needs its incarnation")),
+        }
+    }
+
     fn check_follower_fetch(
         &mut self,
         follower: NodeId,
@@ -141,9 +171,8 @@ impl LeaderPartition {
             return Err(error);
         }
         let Some(progress) = self.followers.get_mut(&follower) else { return Err(not_assigned(follower)) };
-        progress.admit(incarnation).map_err(|code| {
-            ReplicationError::new(code, format!("incarnation {incarnation} of node {follower} was replaced"))
-        })?;
+        progress.note_order(request.order);
+        progress.admit(incarnation).map_err(|code| replaced(code, follower, incarnation))?;
         let plan = self.plan_follower_read(follower, request, log)?;
         let Some(progress) = self.followers.get_mut(&follower) else { return Err(not_assigned(follower)) };
         if let Some(at) = plan.diverging {
@@ -197,6 +226,10 @@ impl LeaderPartition {
 
 fn invalid(message: &str) -> ReplicationError {
     ReplicationError::new(ErrorCode::InvalidRequest, message)
+}
+
+fn replaced(code: ErrorCode, follower: NodeId, incarnation: Incarnation) -> ReplicationError {
+    ReplicationError::new(code, format!("incarnation {incarnation} of node {follower} was replaced"))
 }
 
 fn not_assigned(follower: NodeId) -> ReplicationError {

@@ -4,7 +4,7 @@ use highwater_types::{Durability, ErrorCode};
 
 use super::super::leader_test_support::*;
 use super::super::*;
-use crate::fetch::{FetchPartition, ReadPlan};
+use crate::fetch::{FetchPartition, ReadPlan, RequestOrder};
 use crate::lag_cause::LagCause;
 use crate::test_values::{at, cache, epoch, incarnation, log, member, millis, ms, node, offset, record};
 
@@ -123,6 +123,82 @@ fn a_cut_below_what_was_acknowledged_asks_for_a_new_incarnation_first() {
     );
     let renewed = FetchPartition { incarnation: Some(incarnation(21)), ..lost };
     assert_eq!(send(&mut leader, 2, &renewed, 4).unwrap().diverging, Some(at(0, 4)));
+}
+
+/// The same request, as the one with this number of the follower's program's start.
+fn numbered(start: u64, number: u64, request: FetchPartition) -> FetchPartition {
+    FetchPartition { order: Some(RequestOrder { start, number }), ..request }
+}
+
+#[test]
+fn a_late_copy_of_a_fetch_from_before_a_cut_is_answered_and_retires_nobody() {
+    let mut leader = leader(&all());
+    let differs = numbered(4, 1, FetchPartition { last_fetched_epoch: Some(epoch(4)), ..fetch_of(2, 100) });
+    let cut = send(&mut leader, 2, &differs, 1).unwrap().diverging;
+    assert_eq!(cut, Some(at(0, 4)));
+    // It has cut and fetched everything again, in this life or, after a kill, in the next.
+    for (now, start, number) in [(2, 4, 2), (3, 4, 3), (4, 9, 0)] {
+        send(&mut leader, 2, &numbered(start, number, fetch_of(2, 100)), now).unwrap();
+        drain(&mut leader);
+        let before = leader.essence(millis(10));
+        assert_eq!(send(&mut leader, 2, &differs, 10).unwrap().diverging, cut, "start {start}");
+        assert_eq!(leader.essence(millis(10)), before, "and nothing followed from it");
+    }
+    assert_eq!(acknowledged(&leader, 2), Some(offset(100)));
+    let lost = FetchPartition { order: None, ..differs.clone() };
+    assert_eq!(code(send(&mut leader, 2, &numbered(9, 1, lost), 11)), ErrorCode::StaleIncarnation);
+    assert_eq!(code(send(&mut leader, 2, &differs, 12)), ErrorCode::StaleIncarnation, "nor is it undone");
+}
+
+#[test]
+fn of_two_fetches_that_arrive_in_the_wrong_order_the_later_one_counts() {
+    let mut leader = leader(&all());
+    let poll = FetchPartition { acknowledged_offset: Some(offset(80)), suspended: true, ..fetch_of(2, 100) };
+    let beside = FetchPartition { acknowledged_offset: Some(offset(90)), max_bytes: 0, ..fetch_of(2, 100) };
+    send(&mut leader, 2, &numbered(4, 6, beside.clone()), 20).unwrap();
+    drain(&mut leader);
+    let before = leader.essence(millis(30));
+    let late = send(&mut leader, 2, &numbered(4, 5, poll), 30).unwrap();
+    assert_eq!((late.from, late.upper), (offset(100), offset(100)), "it is served");
+    assert_eq!(leader.essence(millis(30)), before);
+    assert!(
+        !leader.describe(millis(30)).iter().any(|row| row.cause == LagCause::Paused),
+        "nor described by it"
+    );
+    // The same request once more, as when a throttle asks on its behalf again, is not overtaken.
+    send(&mut leader, 2, &numbered(4, 6, beside), 40).unwrap();
+    let row = leader.describe(millis(40)).into_iter().find(|row| row.node == node(2)).unwrap();
+    assert_eq!(row.last_fetch_age, Some(Duration::ZERO));
+}
+
+#[test]
+fn an_incarnation_that_was_never_seen_replaces_none_by_a_late_fetch() {
+    let mut leader = leader(&all());
+    let renewed = FetchPartition { incarnation: Some(incarnation(21)), ..fetch_of(2, 50) };
+    send(&mut leader, 2, &numbered(4, 2, renewed.clone()), 1).unwrap();
+    let of_before = numbered(4, 1, fetch_of(2, 100));
+    assert_eq!(code(send(&mut leader, 2, &of_before, 2)), ErrorCode::StaleIncarnation);
+    send(&mut leader, 2, &numbered(4, 3, renewed), 3).unwrap();
+    assert_eq!(acknowledged(&leader, 2), Some(offset(50)));
+}
+
+#[test]
+fn without_a_place_no_fetch_is_known_to_be_overtaken() {
+    let mut leader = leader(&all());
+    send(&mut leader, 2, &numbered(4, 2, fetch_of(2, 50)), 1).unwrap();
+    send(&mut leader, 2, &fetch_of(2, 80), 2).unwrap();
+    assert_eq!(acknowledged(&leader, 2), Some(offset(80)));
+    send(&mut leader, 2, &numbered(4, 1, fetch_of(2, 100)), 3).unwrap();
+    assert_eq!(acknowledged(&leader, 2), Some(offset(80)), "the place of before still holds");
+}
+
+#[test]
+fn a_new_leadership_knows_no_place() {
+    let mut leader = leader(&all());
+    let stale = FetchPartition { current_leader_epoch: Some(epoch(6)), ..fetch_of(2, 50) };
+    send(&mut leader, 2, &numbered(9, 9, stale), 1).unwrap_err();
+    send(&mut leader, 2, &numbered(4, 1, fetch_of(2, 100)), 2).unwrap();
+    assert_eq!(acknowledged(&leader, 2), Some(offset(100)), "a fenced fetch is nobody's latest");
 }
 
 #[test]

@@ -16,6 +16,7 @@ use std::time::Duration;
 use highwater_types::planted::{PlantedFault, is_planted};
 use highwater_types::{ErrorCode, Incarnation, MonotonicTime, Offset};
 
+use crate::fetch::RequestOrder;
 use crate::lag_cause::Delays;
 
 /// Arrivals that are kept per follower while their log end is not acknowledged. When full, the newest is overwritten:
@@ -67,6 +68,8 @@ const SILENT_AFTER: Duration = Duration::from_secs(6);
 /// What is known about a follower.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FollowerProgress {
+    /// The latest request that was seen, of whatever incarnation.
+    latest: Option<RequestOrder>,
     incarnation: Option<Incarnation>,
     retired: Vec<Incarnation>,
     acknowledged: Option<Offset>,
@@ -178,6 +181,19 @@ impl FollowerProgress {
         Delays { leader: self.answered.read, network: self.last_way.max(so_far), ..Delays::default() }
     }
 
+    /// Whether a request was sent before one that was seen already: it was held back on its way, or it is a copy. Two that are
+    /// in flight side by side can arrive in either order, so this is no fault of the follower's.
+    pub(super) fn is_overtaken(&self, order: Option<RequestOrder>) -> bool {
+        order.zip(self.latest).is_some_and(|(this, latest)| this < latest)
+    }
+
+    /// A request arrived.
+    pub(super) fn note_order(&mut self, order: Option<RequestOrder>) {
+        self.latest = self.latest.max(order);
+        debug_assert!(self.latest >= order, "the latest one is kept");
+        debug_assert!(!self.is_overtaken(self.latest), "which none overtook");
+    }
+
     /// Whether a fetch of this incarnation may be looked at (S64). A new one replaces the old, whose progress is forgotten.
     ///
     /// # Errors
@@ -205,6 +221,7 @@ impl FollowerProgress {
         self.retired.push(incarnation);
         *self = Self {
             retired: std::mem::take(&mut self.retired),
+            latest: self.latest,
             last_fetch: self.last_fetch,
             ..Self::default()
         };
@@ -362,6 +379,7 @@ impl FollowerProgress {
             arrivals: self.arrivals.iter().map(|(at, end)| (recent(*at), *end)).collect(),
             gone: self.gone,
             is_read_for: self.reading_since.is_some(),
+            latest: self.latest,
         }
     }
 

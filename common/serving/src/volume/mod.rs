@@ -66,6 +66,8 @@ pub struct Volume {
     pub read_buffers: BufferPool,
     /// The cluster that it belongs to.
     pub cluster_id: ClusterId,
+    /// Which start of the program this is on this disk; rises from start to start.
+    pub start: u64,
     _program: Arc<LockGuard>,
 }
 
@@ -130,28 +132,29 @@ impl DataDir {
     pub async fn join(&self, coordination: &dyn Coordination) -> Result<Volume, VolumeError> {
         let proposed = self.cluster_id.clone().unwrap_or_else(ClusterId::random);
         let cluster_id = coordination.ensure_cluster_id(proposed).await?;
-        let volume = Volume {
+        let mut volume = Volume {
             data_dir: self.path.clone(),
             storage: OsStorage,
             locks: self.locks.clone(),
             boot_id: self.boot_id,
             read_buffers: BufferPool::new(IDLE_BUFFER_BYTES),
             cluster_id,
+            start: 0,
             _program: Arc::clone(&self.running),
         };
-        volume.take_disk(self.node, self.program, coordination).await?;
+        volume.start = volume.take_disk(self.node, self.program, coordination).await?;
         Ok(volume)
     }
 }
 
 impl Volume {
-    /// Under the lock of the disk's identity: claims the volume and rotates the identity.
+    /// Under the lock of the disk's identity: claims the volume and rotates the identity. Answers which start this is.
     async fn take_disk(
         &self,
         node: NodeId,
         program: Program,
         coordination: &dyn Coordination,
-    ) -> Result<(), VolumeError> {
+    ) -> Result<u64, VolumeError> {
         let disk = self.lock_disk_id().await?;
         let owner = MetaProperties { cluster_id: self.cluster_id.clone(), node_id: node };
         let (storage, data_dir) = (self.storage, self.data_dir.clone());
@@ -177,9 +180,10 @@ impl Volume {
             })
             .await
         };
-        rotate_disk_identity(coordination, node, program, identity, fresh_incarnation(), persist).await?;
+        let fresh = fresh_incarnation();
+        let rotation = rotate_disk_identity(coordination, node, program, identity, fresh, persist).await?;
         drop(disk);
-        Ok(())
+        Ok(rotation.start)
     }
 
     async fn lock_disk_id(&self) -> Result<DiskIdFile<OsStorage>, VolumeError> {
