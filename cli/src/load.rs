@@ -4,8 +4,9 @@
 //! each other, so that a slow one does not change what is measured at another. Memory is bounded by the producer's buffer and
 //! the length of the accounts' queues. A failure that is not one record's own stops the sending.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -31,6 +32,8 @@ pub(crate) struct Progress {
     records: AtomicU64,
     /// Bytes of keys and values that are acknowledged.
     bytes: AtomicU64,
+    /// Since when pauses are measured.
+    measuring_since: OnceLock<Instant>,
 }
 
 impl Progress {
@@ -42,6 +45,11 @@ impl Progress {
     /// How many bytes of keys and values are acknowledged.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// From now on a pause counts when it ends; where nothing was acknowledged yet, one begins now.
+    pub(crate) fn begin_to_measure_pauses(&self) {
+        self.measuring_since.get_or_init(Instant::now);
     }
 }
 
@@ -80,12 +88,19 @@ pub(crate) struct Account {
     pub(crate) ledgers: Vec<(PartitionIndex, Ledger)>,
     /// From the sending of a record to its acknowledgement, in microseconds.
     pub(crate) latencies: Histogram<u64>,
+    /// The longest time between two acknowledgements of each partition, of those that were measured.
+    pub(crate) pauses: BTreeMap<PartitionIndex, Duration>,
 }
 
 impl Account {
     /// Of nothing.
     pub(crate) fn empty() -> Self {
-        Self { failures: Failures::default(), ledgers: Vec::new(), latencies: latency_histogram() }
+        Self {
+            failures: Failures::default(),
+            ledgers: Vec::new(),
+            latencies: latency_histogram(),
+            pauses: BTreeMap::new(),
+        }
     }
 }
 
@@ -179,6 +194,7 @@ impl Loader {
             };
             account.failures.merge(collector.failures);
             account.ledgers.push((collector.partition, collector.ledger));
+            account.pauses.extend(collector.longest_pause.map(|pause| (collector.partition, pause)));
             if account.latencies.add(collector.latencies).is_err() {
                 account.failures.add(0, "the latencies of a partition were lost".to_owned());
             }
@@ -197,12 +213,15 @@ struct Collector {
     failures: Failures,
     ledger: Ledger,
     latencies: Histogram<u64>,
+    /// When the last acknowledgement came.
+    last: Option<Instant>,
+    longest_pause: Option<Duration>,
 }
 
 impl Collector {
     fn new(partition: PartitionIndex, progress: Arc<Progress>, stop: CancellationToken) -> Self {
         let (failures, ledger, latencies) = (Failures::default(), Ledger::default(), latency_histogram());
-        Self { partition, progress, stop, failures, ledger, latencies }
+        Self { partition, progress, stop, failures, ledger, latencies, last: None, longest_pause: None }
     }
 
     async fn run(mut self, mut outstanding: mpsc::Receiver<Outstanding>) -> Self {
@@ -226,6 +245,10 @@ impl Collector {
             self.ledger.add(offset, digest);
         }
         self.latencies.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX));
+        let last = self.last.replace(Instant::now());
+        if let Some(since) = self.progress.measuring_since.get() {
+            self.longest_pause = self.longest_pause.max(Some(last.unwrap_or(*since).elapsed()));
+        }
         self.progress.records.fetch_add(1, Ordering::Relaxed);
         self.progress.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -255,6 +278,23 @@ mod tests {
         assert_eq!(all.count, 80);
         let numbers: Vec<_> = all.first.iter().map(|(number, _)| *number).collect();
         assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    }
+
+    #[test]
+    fn a_pause_counts_if_it_ends_while_pauses_are_measured() {
+        let progress = Arc::<Progress>::default();
+        let partition = PartitionIndex::new(0).unwrap();
+        let mut collector = Collector::new(partition, Arc::clone(&progress), CancellationToken::new());
+        let acknowledge = |collector: &mut Collector, pause: Duration| {
+            collector.last = collector.last.and_then(|last| last.checked_sub(pause));
+            collector.acknowledged(None, 1, 0, Duration::ZERO);
+            collector.longest_pause.map(|longest| longest.as_secs())
+        };
+        assert_eq!(acknowledge(&mut collector, Duration::ZERO), None);
+        assert_eq!(acknowledge(&mut collector, Duration::from_secs(60)), None);
+        progress.begin_to_measure_pauses();
+        assert_eq!(acknowledge(&mut collector, Duration::from_secs(7)), Some(7));
+        assert_eq!(acknowledge(&mut collector, Duration::from_secs(3)), Some(7));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use system_tests::log_files::LogBytes;
 use system_tests::process::{CommandLine, Process};
 use system_tests::{programs, wait};
 use tempfile::TempDir;
@@ -98,7 +99,8 @@ async fn an_input_with_all_kinds_of_lines_is_replicated_and_verified() {
     let mut input = b"first\n\n\n\xff\xfe\x00\r\n".to_vec();
     // Longer than the default max.message.bytes.
     input.extend(std::iter::repeat_n(b'x', 3 << 20));
-    (0..50_000).for_each(|n| input.extend_from_slice(format!("\nline {n}").as_bytes()));
+    // So many batches that each partition has some in each part of the input.
+    (0..50_000).for_each(|n| input.extend_from_slice(format!("\nline {n:0>300}").as_bytes()));
     let mut demo = Demo::start(&["--partitions", "3"], &input);
     let output = demo.ends_with(0).await;
     for line in [
@@ -110,8 +112,60 @@ async fn an_input_with_all_kinds_of_lines_is_replicated_and_verified() {
     ] {
         assert!(output.contains(line), "{line}\n{output}");
     }
+    takes_over(&demo.nodes(), &output, 50_005);
     demo.is_gone().await;
     assert!(demo.nodes().join("node-3/demo-2/00000000000000000000.log").exists(), "a named directory stays");
+}
+
+/// The first number after `text`.
+fn number_after(output: &str, text: &str) -> u64 {
+    let (_, rest) = output.split_once(text).unwrap_or_else(|| panic!("{text}\n{output}"));
+    let digits = rest.chars().filter(|char| *char != ',').take_while(char::is_ascii_digit);
+    digits.collect::<String>().parse().unwrap_or_else(|_| panic!("{text}: no number\n{output}"))
+}
+
+/// The demo of so many records told that a node was killed in their middle and who leads instead, and that is what happened:
+/// the log has records of the leaderships before and after.
+fn takes_over(nodes: &Path, output: &str, records: u64) {
+    let (before, _) = output.split_once(" records acknowledged; kill -9").expect("it is told");
+    let before: String =
+        before.lines().last().into_iter().flat_map(str::chars).filter(|c| *c != ',').collect();
+    let before: u64 = before.parse().expect("a number");
+    let meanwhile = number_after(output, "  meanwhile ");
+    assert!((records / 4..records).contains(&before) && meanwhile > 0, "{output}");
+    let killed = number_after(output, "kill -9 of both programs of node ");
+    let (led, _) = output.split_once(" leads demo-0 in epoch ").expect("it is told");
+    let leader = number_after(led.lines().last().expect("a line"), "  node ");
+    assert_ne!(killed, leader, "{output}");
+    assert!(
+        output.contains(&format!("longest gap between two acknowledgements where node {killed} led: ")),
+        "{output}"
+    );
+    assert!(output.contains(&format!("node {killed} is started again")), "{output}");
+
+    let epoch = number_after(output, " leads demo-0 in epoch ");
+    let dir = nodes.join(format!("node-{leader}/demo-0"));
+    let epochs = fs::read_to_string(dir.join("leader-epoch-checkpoint")).expect("it is there");
+    let start = epochs.lines().find_map(|line| line.strip_prefix(&format!("{epoch} ")));
+    let start: i64 =
+        start.and_then(|start| start.parse().ok()).unwrap_or_else(|| panic!("{epoch}: {epochs}"));
+    let end = LogBytes::read(&dir).end;
+    assert!((1..end).contains(&start), "{start} {end}\n{output}");
+}
+
+#[tokio::test]
+async fn an_input_of_two_lines_is_replicated_with_a_takeover_too() {
+    let mut demo = Demo::start(&["--nodes", "2", "--partitions", "2"], b"one\ntwo\n");
+    let output = demo.ends_with(0).await;
+    for line in [
+        "acknowledged; kill -9 of both",
+        " leads demo-0 in epoch ",
+        "read back 2 records",
+        "compared 2 replicas: identical",
+    ] {
+        assert!(output.contains(line), "{line}\n{output}");
+    }
+    demo.is_gone().await;
 }
 
 #[tokio::test]
@@ -123,6 +177,7 @@ async fn nodes_that_are_kept_serve_on() {
     let told: Vec<i32> =
         stop.into_iter().flat_map(str::split_whitespace).filter_map(|word| word.parse().ok()).collect();
     assert_eq!((ids.len(), &told), (2, &ids), "{output}");
+    assert!(!output.contains("kill -9"), "one node cannot be replaced: {output}");
     let consume = output.lines().find_map(|line| line.trim_start().strip_prefix("highwater consume "));
     let args = consume.expect("it is shown").split_whitespace();
     let line = CommandLine::new(programs::path("highwater")).args(["consume"]).args(args);

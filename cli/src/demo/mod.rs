@@ -1,10 +1,10 @@
-//! `highwater demo`: nodes on this machine, a real input replicated to all of them, and the proof that it was.
+//! `highwater demo`: nodes on this machine, a real input replicated to all of them, the leader killed in the middle of it,
+//! and the proof that nothing is lost.
 //!
 //! What holds: exit code 0 means that every line of the input is acknowledged and was read back as it was sent, that all
 //! replicas are identical, byte for byte, and that every program ended well. Without `--keep` no program outlives it,
 //! however it ends. When something failed, the end of what every program printed is shown and the directory stays; a
-//! temporary one goes when a signal ended the demo.
-//! Deliberately absent: killing a leader; it comes with failover.
+//! temporary one goes when a signal ended the demo. One node cannot be replaced by another: its demo kills nobody.
 
 mod child;
 mod input;
@@ -14,6 +14,7 @@ mod ports;
 mod programs;
 mod replicate;
 mod report;
+mod takeover;
 mod verify;
 mod watch;
 
@@ -76,9 +77,9 @@ pub(crate) async fn run(args: &DemoArgs, out: &mut dyn Write) -> Result<Verdict,
     let interrupted = interruption()?;
     let place = Place::make(args.dir.as_deref())?;
     // Declared, and so dropped, in this order: no program outlives its directory.
-    let mut nodes = Nodes::plan(programs, place.path(), args.nodes)?;
+    let nodes = Nodes::plan(programs, place.path(), args.nodes)?;
     let shown = tokio::select! {
-        shown = show(args, &input, &survey, &mut nodes, out) => shown,
+        shown = show(args, &input, &survey, &nodes, out) => shown,
         by = interrupted => Err(CommandError::Interrupted(by)),
     };
     match shown {
@@ -128,7 +129,7 @@ async fn show(
     args: &DemoArgs,
     input: &Input,
     survey: &Survey,
-    nodes: &mut Nodes,
+    nodes: &Nodes,
     out: &mut dyn Write,
 ) -> Result<(Verdict, String), CommandError> {
     nodes.start(Life::Tied).await?;
@@ -136,7 +137,7 @@ async fn show(
     let config = ClientConfig::new(nodes.bootstrap());
     let client = Client::new(config).map_err(|e| CommandError::cluster("connect", e))?;
     let worked = tokio::select! {
-        worked = work(args, &client, input, survey, out) => worked,
+        worked = work(args, &client, (input, survey), nodes, out) => worked,
         problem = nodes.any_end() => Err(CommandError::Failed(problem)),
     };
     let (topic, mut faults) = worked?;
@@ -154,11 +155,14 @@ async fn show(
     for fault in &faults {
         say(out, format_args!("WRONG: {fault}"))?;
     }
-    let around = report::look_around(nodes, &topic);
-    if args.keep {
+    let topic = if args.keep {
         nodes.forget();
         nodes.start(Life::OfItsOwn).await?;
-    }
+        replicate::led(&client, &topic.record.name).await?
+    } else {
+        topic
+    };
+    let around = report::look_around(nodes, &topic);
     if !faults.is_empty() {
         return Ok((Verdict::Wrong, around));
     }
@@ -170,8 +174,8 @@ async fn show(
 async fn work(
     args: &DemoArgs,
     client: &Client,
-    input: &Input,
-    survey: &Survey,
+    (input, survey): (&Input, &Survey),
+    nodes: &Nodes,
     out: &mut dyn Write,
 ) -> Result<(DescribedTopic, Vec<String>), CommandError> {
     let name: TopicName = TOPIC.parse().map_err(|e| CommandError::Failed(format!("{e}")))?;
@@ -185,7 +189,7 @@ async fn work(
     let topic = replicate::create_topic(client, &topic).await?;
     say(out, report::topic(&topic, replicas))?;
     say(out, format_args!("replicating {input}: {survey}"))?;
-    let replicated = replicate::replicate(client, &topic, input, survey).await?;
+    let replicated = replicate::replicate(client, &topic, (input, survey), nodes, out).await?;
     say(out, report::replicated(&replicated, &topic))?;
 
     let mut faults: Vec<String> = Vec::new();
@@ -200,5 +204,6 @@ async fn work(
         say(out, report::read_back(replicated.records, &read))?;
     }
     faults.extend(read.faults);
+    let topic = replicate::led(client, &topic.record.name).await?;
     Ok((topic, faults))
 }

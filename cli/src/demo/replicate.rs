@@ -1,5 +1,6 @@
-//! Creates the demo's topic, sends the input, and waits until every follower has it.
+//! Creates the demo's topic, sends the input while a leader is killed, and waits until every follower has it.
 
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -7,6 +8,8 @@ use highwater_client::{Client, CreateTopic, DescribedTopic, Placement, ProducerC
 use highwater_types::{ErrorCode, TopicName, TopicProperties};
 
 use super::input::{Input, Survey};
+use super::nodes::Nodes;
+use super::takeover::{Killed, Stages, take_over};
 use super::watch::{Peak, Watch, is_caught_up};
 use crate::ledger::digest;
 use crate::lines::{Content, Line};
@@ -35,7 +38,9 @@ pub(super) struct Replicated {
     pub(super) bytes: u64,
     /// From the first record to the last acknowledgement.
     pub(super) took: Duration,
-    /// From the last acknowledgement until every follower was seen to have everything.
+    /// The node that was killed meanwhile, if there was another.
+    pub(super) killed: Option<Killed>,
+    /// From the last acknowledgement, and the return of the killed node, until every follower was seen to have everything.
     pub(super) caught_up: Duration,
     pub(super) peak: Peak,
 }
@@ -57,9 +62,16 @@ pub(super) async fn create_topic(
             Err(e) => return Err(failed(e)),
         }
     }
+    led(client, &topic.name).await
+}
+
+/// Waits until every partition has a leader and all its replicas in sync; describes it then.
+pub(super) async fn led(client: &Client, topic: &TopicName) -> Result<DescribedTopic, CommandError> {
     let in_sync = async {
         loop {
-            let described = client.describe_topic(&topic.name).await.map_err(failed)?;
+            let described = client.describe_topic(topic).await;
+            let described =
+                described.map_err(|e| CommandError::cluster(format!("describe topic {topic}"), e))?;
             let mut partitions = described.partitions.iter().map(|partition| &partition.record);
             if partitions.all(|record| record.leader.is_some() && record.isr.len() == record.replicas.len()) {
                 return Ok(DescribedTopic::clone(&described));
@@ -67,7 +79,7 @@ pub(super) async fn create_topic(
             tokio::time::sleep(POLL).await;
         }
     };
-    within(READY_BOUND, "not every replica of the new topic is in sync", in_sync).await
+    within(READY_BOUND, "not every replica is led and in sync", in_sync).await
 }
 
 /// The topic that the input needs.
@@ -83,13 +95,16 @@ pub(super) fn topic(
     CreateTopic { name, partitions, placement: Placement::Factor(replicas), properties }
 }
 
-/// Sends the input with `acks=all` and waits until every follower has it.
+/// Sends the input with `acks=all`, with a takeover in its middle where there is another node to take over, and waits until
+/// every follower has it.
 pub(super) async fn replicate(
     client: &Client,
     topic: &DescribedTopic,
-    input: &Input,
-    survey: &Survey,
+    (input, survey): (&Input, &Survey),
+    nodes: &Nodes,
+    out: &mut dyn Write,
 ) -> Result<Replicated, CommandError> {
+    let name = &topic.record.name;
     let longest = usize::try_from(survey.longest.saturating_add(BATCH_OVERHEAD)).unwrap_or(usize::MAX);
     let config = ProducerConfig {
         buffer_bytes: UNDER_WAY_BYTES.max(longest.saturating_mul(2)),
@@ -97,19 +112,29 @@ pub(super) async fn replicate(
     };
     let loader = produce::start(client.clone(), config, &topic.record)?;
     let progress = loader.progress();
-    let watch = Watch::start(client.clone(), topic.record.name.clone(), loader.progress(), survey.bytes);
+    let watch = Watch::start(client.clone(), name.clone(), loader.progress(), survey.bytes);
+    let stages = Stages::new(survey.records);
     let begun = Instant::now();
-    let account = send_all(input, loader).await?;
-    let took = begun.elapsed();
+    let sending = async { send_all(input, loader, &stages).await.map(|account| (account, begun.elapsed())) };
+    let taking_over = async {
+        if topic.partitions.iter().all(|partition| partition.record.replicas.len() < 2) {
+            stages.skip();
+            return Ok(None);
+        }
+        take_over(nodes, client, name, &progress, &stages, out).await
+    };
+    let ((account, took), killed) = tokio::try_join!(sending, taking_over)?;
     let waited = Instant::now();
     let caught_up = all_caught_up(client, topic).await;
     let peak = watch.stop().await;
     caught_up?;
     let (records, bytes, caught_up) = (progress.records(), progress.bytes(), waited.elapsed());
-    Ok(Replicated { account, records, bytes, took, caught_up, peak })
+    Ok(Replicated { account, records, bytes, took, killed, caught_up, peak })
 }
 
-async fn send_all(input: &Input, mut loader: Loader) -> Result<Account, CommandError> {
+async fn send_all(input: &Input, mut loader: Loader, stages: &Stages) -> Result<Account, CommandError> {
+    // Also when it ends early: nobody waits for a record that will not come.
+    let _ended = stages.end_of_sending();
     let mut lines = input.lines()?;
     while let Some(read) = lines.recv().await {
         let lines = read.map_err(|source| CommandError::Read { what: input.to_string(), source })?;
@@ -120,6 +145,7 @@ async fn send_all(input: &Input, mut loader: Loader) -> Result<Account, CommandE
                     loader.refuse(number, format!("the input changed: it has {bytes} bytes now"));
                 }
             }
+            stages.sent_one().await;
         }
         if loader.must_stop() {
             break;

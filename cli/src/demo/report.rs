@@ -5,11 +5,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use highwater_client::DescribedTopic;
+use highwater_types::TopicName;
 
 use super::nodes::Nodes;
 use super::replicate::Replicated;
+use super::takeover::{Killed, Successor};
 use super::verify::{Compared, ReadBack};
 use crate::figures::{count, counted, per_second, rate, size, time};
+use crate::load::Account;
 
 pub(super) fn nodes(nodes: &Nodes) -> String {
     let mut text = counted(nodes.plans().len() as u64, "node");
@@ -34,11 +37,56 @@ pub(super) fn topic(topic: &DescribedTopic, replicas: usize) -> String {
     )
 }
 
+/// Which node is about to be killed.
+pub(super) fn kill(topic: &TopicName, killed: &Killed, acknowledged: u64) -> String {
+    let led: Vec<String> = killed.led.keys().map(|partition| format!("{topic}-{partition}")).collect();
+    format!(
+        "{} acknowledged; kill -9 of both programs of node {}, which leads {}",
+        counted(acknowledged, "record"),
+        killed.node,
+        led.join(", "),
+    )
+}
+
+/// Who leads instead; `sent` records were sent before.
+pub(super) fn successors(topic: &TopicName, killed: &Killed, found: &[Successor], sent: u64) -> String {
+    let mut text = String::new();
+    for Successor { partition, node, epoch, before, after } in found {
+        let (killed, after) = (killed.node, time(*after));
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "  node {node} leads {topic}-{partition} in epoch {epoch}, {after} after the kill; node {killed} led in epoch {before}"
+        );
+    }
+    text + &format!("  meanwhile {} were sent", counted(sent, "record"))
+}
+
+/// That the killed node is there again.
+pub(super) fn started_again(killed: &Killed) -> String {
+    format!("node {} is started again, follows, and has to catch up", killed.node)
+}
+
+/// How long nothing was acknowledged of what the killed node led.
+fn pause(account: &Account, killed: &Killed) -> Option<String> {
+    let pauses = account.pauses.iter().filter(|(partition, _)| killed.led.contains_key(partition));
+    let longest = pauses.map(|(_, pause)| *pause).max()?;
+    Some(format!(
+        "longest gap between two acknowledgements where node {} led: {}\n",
+        killed.node,
+        time(longest)
+    ))
+}
+
 pub(super) fn replicated(replicated: &Replicated, topic: &DescribedTopic) -> String {
-    let Replicated { account, records, bytes, took, caught_up, peak } = replicated;
+    let Replicated { account, records, bytes, took, killed, caught_up, peak } = replicated;
+    let (pause, takeover) = killed.as_ref().map_or_else(Default::default, |killed| {
+        (pause(account, killed).unwrap_or_default(), " with the takeover")
+    });
     let quantile = |q: f64| time(Duration::from_micros(account.latencies.value_at_quantile(q)));
     format!(
-        "acknowledged {} ({}) in {}: {}, {}/s (acks=all, durability={})\n\
+        "acknowledged {} ({}) in {}{takeover}: {}, {}/s (acks=all, durability={})\n\
+         {pause}\
          time to acknowledgement: p50 {}, p99 {}, longest {}\n\
          largest lag of a node: {peak}; caught up {} after the last acknowledgement",
         counted(*records, "record"),
