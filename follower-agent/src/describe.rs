@@ -130,11 +130,14 @@ fn row(
 /// What of the partition's log is damaged, as a reason; empty when nothing is.
 fn damage(partition: &FollowedPartition) -> String {
     let replica = partition.replica();
-    if !replica.inspect(FollowerPartition::is_damaged) {
+    let ranges: Vec<_> = replica.damage().iter().map(|damage| damage.range.to_string()).collect();
+    if replica.inspect(FollowerPartition::is_damaged) {
+        return format!("offsets {} are damaged; they are read from the leader again", ranges.join(", "));
+    }
+    if ranges.is_empty() {
         return String::new();
     }
-    let ranges: Vec<_> = replica.damage().iter().map(|damage| damage.range.to_string()).collect();
-    format!("offsets {} are damaged; they are read from the leader again", ranges.join(", "))
+    format!("offsets {} are lost: the leader does not have them either", ranges.join(", "))
 }
 
 /// Why it lags: `facts`, and what the replica and its last answer show. While it does not fetch, what the leader has more by

@@ -3,7 +3,8 @@
 //! What must hold: it reads as a consumer does, so below the leader's high watermark, and acknowledges nothing by it;
 //! batches are taken only when they lie exactly where the damage is and carry the epochs that the own log knows there.
 //! The log checks them once more before they are written. Until then the replica acknowledges nothing from the damage on,
-//! which is the core's rule. A lost tail is no matter of repair: replication fills it. Damage is rare, so one range after
+//! which is the core's rule. A lost tail is no matter of repair: replication fills it. What the leader has lost as well is
+//! left to the next leader. Damage is rare, so one range after
 //! the other is repaired, and what does not succeed is tried again in the next pass.
 
 use std::collections::BTreeMap;
@@ -58,8 +59,9 @@ impl<C: Connector> Repair<C> {
     /// Repairs what is damaged. `told` is why what could not be was not, as it was last logged.
     async fn pass(&self, told: &Mutex<BTreeMap<(TopicIdPartition, Offset), String>>) {
         for partition in self.registry.online() {
-            let damage = partition.replica().damage();
-            for range in damage.into_iter().filter(|damage| !damage.at_end).map(|damage| damage.range) {
+            let log_end = partition.replica().log().log_end();
+            let damage = partition.replica().repairable();
+            for range in damage.into_iter().filter(|range| range.end <= log_end) {
                 let key = (partition.id(), range.start);
                 match self.repair(&partition, range).await {
                     Ok(()) => {

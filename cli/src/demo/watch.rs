@@ -210,6 +210,7 @@ mod tests {
             lag_ms: Some(lag),
             last_fetch_age_ms: Some(1),
             cause: "none".to_owned(),
+            leader_lost: Vec::new(),
         }
     }
 

@@ -3,15 +3,18 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use highwater_client::describe::{LeaderlessRow, ReplicationView};
+use highwater_client::describe::{LeaderlessRow, ReplicaRow, ReplicationView};
 
 use crate::figures::{count, size, time};
 use crate::output::{Align, Table};
 
-/// The table's lines, a line for each node that could not be asked, and one for each failure that agents tell of.
+/// The table's lines, a line for each partition whose leader has lost records, one for each node that could not be asked, and
+/// one for each failure that agents tell of.
 pub(super) fn lines(look: &ReplicationView) -> Vec<String> {
     let nothing = look.rows.is_empty() && look.leaderless.is_empty();
     let mut lines = if nothing { vec!["no followers".to_owned()] } else { table(look).lines() };
+    let losses: BTreeSet<_> = look.rows.iter().filter_map(loss).collect();
+    lines.extend(losses);
     for (node, error) in &look.unreachable {
         lines.push(format!("node {node} cannot be asked: {error}"));
     }
@@ -21,6 +24,16 @@ pub(super) fn lines(look: &ReplicationView) -> Vec<String> {
     let failures: BTreeSet<_> = look.leaderless.iter().filter_map(failure).collect();
     lines.extend(failures);
     lines
+}
+
+/// What the leader of a partition has lost, so that its followers do not have it either.
+fn loss(row: &ReplicaRow) -> Option<String> {
+    let ranges = row.leader_lost.iter().map(|lost| format!("[{}, {})", lost.start_offset, lost.end_offset));
+    let ranges: Vec<_> = ranges.collect();
+    let ReplicaRow { topic, partition, leader, .. } = row;
+    (!ranges.is_empty()).then(|| {
+        format!("{topic}-{partition}: its leader, node {leader}, has lost offsets {}", ranges.join(", "))
+    })
 }
 
 /// What the agent of a replica says of its last failure: one line for all partitions that wait for the same.
@@ -94,7 +107,7 @@ pub(super) mod tests {
     use std::collections::BTreeMap;
 
     use highwater_client::ClientError;
-    use highwater_client::describe::ReplicaRow;
+    use highwater_client::describe::LostOffsets;
     use highwater_types::NodeId;
 
     use super::*;
@@ -139,7 +152,14 @@ pub(super) mod tests {
             lag_ms: Some(12),
             last_fetch_age_ms: Some(0),
             cause: "follower-disk".to_owned(),
+            leader_lost: Vec::new(),
         }
+    }
+
+    /// A follower of a leader that has lost records.
+    fn loser() -> ReplicaRow {
+        let lost = |start_offset, end_offset| LostOffsets { start_offset, end_offset };
+        ReplicaRow { leader_lost: vec![lost(10, 20), lost(30, 31)], ..row() }
     }
 
     #[test]
@@ -155,7 +175,7 @@ pub(super) mod tests {
             lag_ms: None,
             last_fetch_age_ms: None,
             cause: "not-fetching".to_owned(),
-            ..row()
+            ..loser()
         };
         let unreachable = BTreeMap::from([(NodeId::new(7).unwrap(), ClientError::Closed)]);
         let expected = [
@@ -166,6 +186,7 @@ pub(super) mod tests {
             "orders          2    none        2  unknown      -             -     -      -          -         -           -  leader-unknown",
             "orders          3       7        2  unknown  10500         10000  9900      -          -         -           -  network: dead",
             "orders          4       7        2  unknown      -             -     -      -          -         -           -  network: dead",
+            "orders-0: its leader, node 1, has lost offsets [10, 20), [30, 31)",
             "node 7 cannot be asked: closed",
             "nobody can be asked which nodes there are: closed",
             "node 2 cannot fetch from node 7: connection refused",
@@ -186,7 +207,7 @@ pub(super) mod tests {
         };
         let leaderless = vec![leaderless(), none, told, refused];
         let look = ReplicationView {
-            rows: vec![row(), silent],
+            rows: vec![loser(), silent],
             leaderless,
             unreachable,
             cluster_unknown: Some(ClientError::Closed),

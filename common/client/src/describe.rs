@@ -48,6 +48,18 @@ pub struct ReplicaRow {
     pub last_fetch_age_ms: Option<u64>,
     /// Why it lags: a word of deploy/observability.md.
     pub cause: String,
+    /// What the leader has on record as lost.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub leader_lost: Vec<LostOffsets>,
+}
+
+/// Records that nobody gets from a leader any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct LostOffsets {
+    /// The first lost offset.
+    pub start_offset: i64,
+    /// The end of what is lost (exclusive offset).
+    pub end_offset: i64,
 }
 
 /// How far every follower is, as far as it can be known.
@@ -175,7 +187,12 @@ fn replica_row(leader: i32, led: &v1::LedPartition, follower: v1::FollowerProgre
         lag_bytes: follower.lag_bytes,
         lag_ms: follower.lag_ms,
         last_fetch_age_ms: follower.last_fetch_age_ms,
+        leader_lost: led.lost.iter().filter_map(lost_offsets).collect(),
     }
+}
+
+fn lost_offsets(lost: &v1::LostRange) -> Option<LostOffsets> {
+    Some(LostOffsets { start_offset: lost.start_offset?, end_offset: lost.end_offset? })
 }
 
 pub(crate) fn fetchers(answer: v1::DescribeFetchersResponse) -> Fetchers {

@@ -32,6 +32,12 @@ impl OffsetRange {
         self.start <= offset && offset < self.end
     }
 
+    /// Whether all of `other` is in it.
+    #[must_use]
+    pub fn covers(self, other: Self) -> bool {
+        self.start <= other.start && other.end <= self.end
+    }
+
     /// How many offsets are in it.
     #[must_use]
     pub const fn count(self) -> u64 {

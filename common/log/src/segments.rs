@@ -12,7 +12,7 @@ use highwater_types::{LeaderEpochCache, Offset};
 
 use crate::segment::Segment;
 use crate::storage::Storage;
-use crate::{Damage, LogPositions};
+use crate::{Damage, LogPositions, OffsetRange};
 
 /// A segment with its length in bytes.
 #[derive(Debug)]
@@ -42,6 +42,22 @@ pub(crate) struct DamagedBytes {
 }
 
 impl DamagedBytes {
+    /// What lies at or after `start`.
+    pub(crate) fn from(&self, start: Offset) -> Option<Self> {
+        let mut left = self.clone();
+        left.damage.range.start = left.damage.range.start.max(start);
+        (!left.damage.range.is_empty()).then_some(left)
+    }
+
+    /// What is left of it once `repaired` is whole.
+    pub(crate) fn around(&self, repaired: OffsetRange) -> Vec<Self> {
+        let range = self.damage.range;
+        if !range.covers(repaired) {
+            return vec![self.clone()];
+        }
+        [self.below(repaired.start), self.from(repaired.end)].into_iter().flatten().collect()
+    }
+
     /// What is left of it in a log that ends at `end`.
     pub(crate) fn below(&self, end: Offset) -> Option<Self> {
         let mut left = self.clone();

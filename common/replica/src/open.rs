@@ -1,6 +1,7 @@
 //! A log with its lock before it has a part to play: what an election or a fetch begins with (design.md 6.6: lock first).
 
 use std::fmt;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -154,7 +155,9 @@ impl<S: Storage> OpenReplica<S> {
     }
 }
 
-/// The first damaged offset of a log: nothing from there on is acknowledged until it is whole again (design.md 2).
-pub(crate) fn damaged_from<S: Storage>(log: &Log<S>) -> Option<Offset> {
-    log.damage().iter().map(|damage| damage.range.start).min()
+/// What of a log is damaged or gone, in order: what the leader can repair of it bounds the acknowledgement (design.md 2).
+pub(crate) fn damage<S: Storage>(log: &Log<S>) -> Vec<Range<Offset>> {
+    let mut ranges: Vec<_> = log.damage().iter().map(|d| d.range.start..d.range.end).collect();
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges
 }

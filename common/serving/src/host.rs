@@ -10,7 +10,9 @@ use std::sync::Arc;
 use highwater_coordination::ClusterView;
 use highwater_log::{LogRead, ReadError, ReadLimits, TimestampHit};
 use highwater_protocol::delayed_fetch::Probe;
-use highwater_protocol::fetch::{FetchPartition, ReadPlan, Requester, TopicRef, check_leadership, plan_read};
+use highwater_protocol::fetch::{
+    FetchPartition, LostRange, ReadPlan, Requester, TopicRef, check_leadership, plan_read,
+};
 use highwater_protocol::leader::Answered;
 use highwater_replica::ReplicaFacts;
 use highwater_types::{
@@ -76,6 +78,11 @@ pub trait HostedReplica: Send + Sync + fmt::Debug + 'static {
 
     /// Under which traces some of the records from `from` on and before `to` were produced.
     fn traces(&self, _from: Offset, _to: Offset) -> Vec<(Offset, TraceContext)> {
+        Vec::new()
+    }
+
+    /// What this leader has on record as lost, in order. Nobody follows a replica that does not lead.
+    fn lost_ranges(&self) -> Vec<LostRange> {
         Vec::new()
     }
 

@@ -10,9 +10,9 @@ use highwater_proto::v1;
 /// What Fetch decodes into and encodes from; for those who may not depend on the core.
 pub use highwater_protocol::fetch::{
     DEFAULT_MAX_BYTES, DEFAULT_MAX_WAIT, DEFAULT_MIN_BYTES, FetchPartition, FetchRequest, FetchResponse,
-    Fetched, PartitionResult, RequestOrder, Snapshot, ThrottleReason, TopicRef,
+    Fetched, LostRange, PartitionResult, RequestOrder, Snapshot, ThrottleReason, TopicRef,
 };
-use highwater_types::{MonotonicTime, Offset, OffsetAndEpoch, PartitionIndex, TraceContext};
+use highwater_types::{EpochEntry, MonotonicTime, Offset, OffsetAndEpoch, PartitionIndex, TraceContext};
 
 use crate::caller::Caller;
 use crate::error::{decode_error, encode_error};
@@ -20,7 +20,7 @@ use crate::field::{
     DecodeError, Decoded, decode_partition_index, decode_topic_ref, encode_topic_ref, enumeration, epoch,
     offset, optional_epoch, optional_incarnation, optional_node, optional_offset, parse, required,
 };
-use crate::limits::{MAX_PARTITIONS, MAX_TRACES};
+use crate::limits::{MAX_LOST_EPOCHS, MAX_LOST_RANGES, MAX_PARTITIONS, MAX_TRACES};
 
 /// The session epoch that asks for no session (S74).
 const NO_SESSION: i32 = -1;
@@ -195,6 +195,7 @@ fn encode_result(result: PartitionResult) -> v1::FetchPartitionResult {
         topic: result.topic.map(Into::into).unwrap_or_default(),
         topic_id: result.topic_id.map(|id| id.to_string()).unwrap_or_default(),
         partition: Some(result.partition.get()),
+        lost: result.lost.into_iter().take(MAX_LOST_RANGES).map(encode_lost).collect(),
         ..v1::FetchPartitionResult::default()
     };
     let fetched = match result.outcome {
@@ -220,6 +221,21 @@ fn encode_result(result: PartitionResult) -> v1::FetchPartitionResult {
     }
 }
 
+/// What a leader has lost, on the wire.
+#[must_use]
+pub fn encode_lost(lost: LostRange) -> v1::LostRange {
+    let epoch = |entry: EpochEntry| v1::EpochStart {
+        leader_epoch: Some(entry.epoch.get()),
+        start_offset: Some(entry.start.get()),
+    };
+    let older = lost.epochs.len().saturating_sub(MAX_LOST_EPOCHS);
+    v1::LostRange {
+        start_offset: Some(lost.start.get()),
+        end_offset: Some(lost.end.get()),
+        epochs: lost.epochs.into_iter().skip(older).map(epoch).collect(),
+    }
+}
+
 /// Reads an answer.
 ///
 /// # Errors
@@ -238,12 +254,37 @@ pub fn decode_response(message: v1::FetchResponse) -> Decoded<FetchResponse> {
     })
 }
 
-fn decode_result(message: v1::FetchPartitionResult) -> Decoded<PartitionResult> {
+/// In order and without overlap, as whoever works with them expects; nothing else is a range.
+fn decode_lost(messages: Vec<v1::LostRange>) -> Decoded<Vec<LostRange>> {
+    let began = |entry: v1::EpochStart| {
+        Ok(EpochEntry {
+            epoch: epoch("lost.epochs.leader_epoch", entry.leader_epoch)?,
+            start: offset("lost.epochs.start_offset", entry.start_offset)?,
+        })
+    };
+    let mut lost: Vec<LostRange> = Vec::with_capacity(messages.len());
+    for message in messages {
+        let start = offset("lost.start_offset", message.start_offset)?;
+        let end = offset("lost.end_offset", message.end_offset)?;
+        if end <= start || lost.last().is_some_and(|before| start < before.end) {
+            return Err(DecodeError::invalid("lost", format!("{start}..{end} is empty or out of order")));
+        }
+        lost.push(LostRange {
+            start,
+            end,
+            epochs: message.epochs.into_iter().map(began).collect::<Decoded<_>>()?,
+        });
+    }
+    Ok(lost)
+}
+
+fn decode_result(mut message: v1::FetchPartitionResult) -> Decoded<PartitionResult> {
     let optional_text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     Ok(PartitionResult {
         topic: optional_text(&message.topic).map(|text| parse("topic", &text)).transpose()?,
         topic_id: optional_text(&message.topic_id).map(|text| parse("topic_id", &text)).transpose()?,
         partition: decode_partition_index(message.partition)?,
+        lost: decode_lost(std::mem::take(&mut message.lost))?,
         outcome: match message.error {
             Some(error) => Err(decode_error(error)?),
             None => Ok(decode_fetched(message)?),

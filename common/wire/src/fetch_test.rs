@@ -199,6 +199,10 @@ fn an_answer_survives_the_wire_and_its_records_are_not_copied() {
         topic_id: Some(TopicId::random()),
         partition: PartitionIndex::new(0).unwrap(),
         outcome,
+        lost: vec![
+            LostRange { start: o(0), end: o(3), epochs: Vec::new() },
+            LostRange { start: o(3), end: o(9), epochs: vec![EpochEntry { epoch: e(1), start: o(4) }] },
+        ],
     };
     let fetched = Fetched {
         records: records.clone(),
@@ -237,6 +241,7 @@ fn a_malformed_trace_of_a_record_is_left_out_and_the_records_stay() {
         topic_id: None,
         partition: PartitionIndex::new(0).unwrap(),
         outcome: Ok(fetched),
+        lost: Vec::new(),
     };
     let mut message = encode_result(result);
     message.traces[0].traceparent = "00-1-2-01".to_owned();
@@ -254,6 +259,24 @@ fn an_answer_without_its_bounds_is_refused() {
         ..v1::FetchResponse::default()
     };
     assert_eq!(decode_response(message).unwrap_err().path(), "partitions[0].log_start_offset");
+}
+
+#[test]
+fn lost_ranges_are_in_order_and_hold_something() {
+    let range =
+        |start, end| v1::LostRange { start_offset: Some(start), end_offset: Some(end), epochs: Vec::new() };
+    assert_eq!(decode_lost(vec![range(1, 3), range(3, 4)]).unwrap().len(), 2);
+    for bad in [vec![range(3, 3)], vec![range(3, 1)], vec![range(1, 4), range(3, 5)], vec![range(-1, 4)]] {
+        assert!(decode_lost(bad.clone()).is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn of_many_leaderships_that_began_in_a_lost_range_the_newest_are_told() {
+    let began = |raw: i32| EpochEntry { epoch: e(raw), start: o(raw.into()) };
+    let lost = encode_lost(LostRange { start: o(0), end: o(99), epochs: (0..9).map(began).collect() });
+    let told: Vec<_> = lost.epochs.iter().filter_map(|entry| entry.leader_epoch).collect();
+    assert_eq!(told, [5, 6, 7, 8]);
 }
 
 #[test]
@@ -277,6 +300,7 @@ fn the_bytes_of_an_answer_are_the_agreed_ones() {
         topic_id: None,
         partition: PartitionIndex::new(0).unwrap(),
         outcome: Ok(fetched),
+        lost: Vec::new(),
     };
     let response = FetchResponse {
         session_id: 0,

@@ -8,11 +8,17 @@
 const MESSAGE_HEADROOM: usize = 64 * 1024;
 
 /// Room for the fields of one partition's answer beside its records, in bytes: names, ids, offsets, an error with its
-/// hint, and up to [`MAX_TRACES`] trace contexts.
-const PARTITION_HEADROOM: usize = 4 * 1024;
+/// hint, up to [`MAX_TRACES`] trace contexts and [`MAX_LOST_RANGES`] lost ranges.
+const PARTITION_HEADROOM: usize = 12 * 1024;
 
 /// The most trace contexts in one partition's answer.
 pub const MAX_TRACES: usize = 16;
+
+/// The most lost ranges that one partition's answer tells of: as many as a checkpoint holds.
+pub const MAX_LOST_RANGES: usize = 64;
+
+/// The most leaderships that are told of one lost range: the newest, on which a follower goes on behind it.
+pub const MAX_LOST_EPOCHS: usize = 4;
 
 /// The most partitions that one request may name.
 pub const MAX_PARTITIONS: usize = 100_000;
@@ -51,20 +57,26 @@ mod tests {
     use super::*;
     use crate::fetch;
     use bytes::Bytes;
-    use highwater_protocol::fetch::{FetchResponse, Fetched, PartitionResult, Snapshot, ThrottleReason};
+    use highwater_protocol::fetch::{
+        FetchResponse, Fetched, LostRange, PartitionResult, Snapshot, ThrottleReason,
+    };
     use highwater_types::{
-        ErrorCode, LeaderEpoch, LeaderHint, MonotonicTime, NodeId, Offset, OffsetAndEpoch, PartitionIndex,
-        ReplicationError, TopicId, TraceContext,
+        EpochEntry, ErrorCode, LeaderEpoch, LeaderHint, MonotonicTime, NodeId, Offset, OffsetAndEpoch,
+        PartitionIndex, ReplicationError, TopicId, TraceContext,
     };
     use prost::Message as _;
     use std::time::Duration;
 
     fn largest(outcome: Result<Fetched, ReplicationError>, partitions: usize) -> FetchResponse {
+        let began = EpochEntry { epoch: LeaderEpoch::new(i32::MAX).unwrap(), start: Offset::MAX };
+        let epochs = vec![began; 2 * MAX_LOST_EPOCHS];
+        let lost = LostRange { start: Offset::MAX, end: Offset::MAX, epochs };
         let one = PartitionResult {
             topic: Some("x".repeat(249).parse().unwrap()),
             topic_id: Some(TopicId::random()),
             partition: PartitionIndex::new(i32::MAX).unwrap(),
             outcome,
+            lost: vec![lost; 2 * MAX_LOST_RANGES],
         };
         FetchResponse {
             session_id: i32::MAX,

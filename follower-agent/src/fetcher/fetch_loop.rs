@@ -329,7 +329,8 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
         };
         let Some(partition) = self.members.get(id).map(Arc::clone) else { return };
         let carried = self.carried(ask.position.fetch_offset, &result, way);
-        let applied = partition.on_answer(&ask.position, result.outcome, self.clock.now());
+        let now = self.clock.now();
+        let applied = partition.on_answer(&ask.position, result.outcome, &result.lost, now);
         if let (Applied::Records, Some(carried)) = (&applied, carried) {
             partition.on_carried(carried);
         }
@@ -379,7 +380,7 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
         let Some((id, ask)) = self.members.too_large(asks) else { return };
         if let Some(partition) = self.members.get(id) {
             let error = ReplicationError::new(ErrorCode::MessageTooLarge, message);
-            partition.on_answer(&ask.position, Err(error), self.clock.now());
+            partition.on_answer(&ask.position, Err(error), &[], self.clock.now());
         }
         self.members.look_at(id);
     }

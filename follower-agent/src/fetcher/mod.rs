@@ -19,7 +19,7 @@ mod test_support;
 use std::fmt;
 use std::sync::Arc;
 
-use highwater_protocol::fetch::Fetched;
+use highwater_protocol::fetch::{Fetched, LostRange};
 use highwater_protocol::follower::{FetchAsk, FetchIntent, FetchPosition, LeaderOffsets};
 use highwater_protocol::quota::Metering;
 use highwater_serving::ReplicationThrottle;
@@ -63,11 +63,12 @@ pub(crate) trait Followed: fmt::Debug + Send + Sync + 'static {
     /// What a throttle means for it now.
     fn metering(&self, throttle: &ReplicationThrottle) -> Metering;
 
-    /// The answer to what was asked from `sent`.
+    /// The answer to what was asked from `sent`; `lost` is what the leader has lost, as it says beside it.
     fn on_answer(
         &self,
         sent: &FetchPosition,
         outcome: Result<Fetched, ReplicationError>,
+        lost: &[LostRange],
         now: MonotonicTime,
     ) -> Applied<Self::Question>;
 

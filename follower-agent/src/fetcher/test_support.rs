@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt as _};
 use highwater_node::MonotonicClock;
 use highwater_protocol::Randomness;
-use highwater_protocol::fetch::{FetchRequest, FetchResponse, Fetched, PartitionResult, Snapshot};
+use highwater_protocol::fetch::{FetchRequest, FetchResponse, Fetched, LostRange, PartitionResult, Snapshot};
 use highwater_protocol::follower::{
     AnswerFacts, BackoffConfig, BatchSpan, FetchAsk, FetchIntent, FetchPosition, FollowerAction,
     FollowerConfig, FollowerPartition, FollowerStart, LeaderOffsets, LogState, PartitionFetchState,
@@ -110,7 +110,7 @@ impl TestPartition {
             log,
             high_watermark: Offset::ZERO,
             high_watermark_epoch: None,
-            damaged_from: None,
+            damage: Vec::new(),
         };
         let core = FollowerPartition::new(config, start).unwrap();
         let inner = Mutex::new(Inner { core, randomness: Randomness::new(3), appends: VecDeque::new() });
@@ -234,10 +234,12 @@ impl Followed for TestPartition {
         &self,
         sent: &FetchPosition,
         outcome: Result<Fetched, ReplicationError>,
+        lost: &[LostRange],
         now: MonotonicTime,
     ) -> Applied<u64> {
         let mut inner = self.inner.lock();
         let Inner { core, randomness, appends } = &mut *inner;
+        core.on_leader_lost(sent, lost);
         match core.on_answer(sent, &facts(&outcome), now, randomness) {
             FollowerAction::Append { generation, bytes } => {
                 appends.push_back((generation, bytes as u64, core.fetch_offset()));
@@ -247,6 +249,7 @@ impl Followed for TestPartition {
             FollowerAction::Nothing
             | FollowerAction::Truncate { .. }
             | FollowerAction::RestartAt { .. }
+            | FollowerAction::PassOver { .. }
             | FollowerAction::RenewIncarnation { .. } => Applied::Nothing,
         }
     }
@@ -307,6 +310,7 @@ impl Asked {
             topic_id: Some(id(0).topic_id),
             partition: asked.partition,
             outcome: outcome(asked.partition.get()),
+            lost: Vec::new(),
         });
         let response = FetchResponse {
             session_id: 0,

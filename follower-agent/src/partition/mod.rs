@@ -17,7 +17,7 @@ use std::time::Duration;
 use highwater_log::{LogRead, OsStorage, ReadError, ReadLimits, TimestampHit};
 use highwater_node::{Clocks, FlushQueue};
 use highwater_protocol::delayed_fetch::Probe;
-use highwater_protocol::fetch::{FetchPartition, Fetched, ReadPlan, Requester};
+use highwater_protocol::fetch::{FetchPartition, Fetched, LostRange, ReadPlan, Requester};
 use highwater_protocol::follower::{
     FetchAsk, FetchIntent, FetchPosition, LeaderOffsets, PartitionFetchState,
 };
@@ -211,8 +211,10 @@ impl FollowedPartition {
                 FollowerWork::Append(append) => Some(Queued::new(self, append.bytes())),
                 FollowerWork::Truncate { .. }
                 | FollowerWork::RestartAt { .. }
+                | FollowerWork::PassOver { .. }
                 | FollowerWork::RenewIncarnation { .. }
                 | FollowerWork::RaiseLogStart(_)
+                | FollowerWork::ForgetLostTail { .. }
                 | FollowerWork::Recover => None,
             };
             self.work.push(Work::OnLog(work, queued));
@@ -288,12 +290,13 @@ impl Followed for FollowedPartition {
         &self,
         sent: &FetchPosition,
         outcome: Result<Fetched, ReplicationError>,
+        lost: &[LostRange],
         now: MonotonicTime,
     ) -> Applied<AskOffsets> {
         if outcome.as_ref().is_ok_and(|fetched| self.refuses(sent, fetched)) {
             return Applied::Nothing;
         }
-        let step = self.replica.on_answer(sent, outcome.as_ref(), now);
+        let step = self.replica.on_answer(sent, outcome.as_ref(), lost, now);
         let applied = match step.ask_offsets {
             Some(question) => {
                 *self.question.lock() = Some(question);

@@ -10,6 +10,7 @@ use highwater_serving::calls::{self, Answer};
 use highwater_serving::registry::resolve_topic;
 use highwater_serving::{HostedReplica as _, PartitionHost, Registry};
 use highwater_types::{ErrorCode, MonotonicTime, Offset, ReplicationError, TopicId};
+use highwater_wire::fetch::encode_lost;
 use highwater_wire::lag::encode_lag_cause;
 use highwater_wire::loss::encode_loss;
 use highwater_wire::{admin, status};
@@ -101,6 +102,7 @@ fn describe(partition: &LedPartition, now: MonotonicTime) -> v1::LedPartition {
         size_bytes: Some(positions.size),
         followers: followers.iter().map(|(row, bytes)| describe_follower(row, *bytes)).collect(),
         loss: replica.log().unclean_loss().as_ref().map(encode_loss),
+        lost: replica.lost_ranges().into_iter().map(encode_lost).collect(),
     }
 }
 

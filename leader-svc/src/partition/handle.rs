@@ -12,7 +12,7 @@ use highwater_coordination::{Coordination, Membership};
 use highwater_log::{LogRead, OsStorage, ReadError, ReadLimits, TimestampHit};
 use highwater_node::Clocks;
 use highwater_protocol::delayed_fetch::Probe;
-use highwater_protocol::fetch::{FetchPartition, ReadPlan, Requester};
+use highwater_protocol::fetch::{FetchPartition, LostRange, ReadPlan, Requester};
 use highwater_protocol::leader::{Answered, LeaderEffect};
 use highwater_replica::{LeaderReplica, Now};
 use highwater_serving::volume::on_disk;
@@ -368,6 +368,10 @@ impl HostedReplica for LedPartition {
 
     fn on_answered(&self, follower: NodeId, answered: Answered, now: MonotonicTime) {
         self.replica.on_follower_answered(follower, answered, now);
+    }
+
+    fn lost_ranges(&self) -> Vec<LostRange> {
+        self.replica.lost_ranges()
     }
 
     fn traces(&self, from: Offset, to: Offset) -> Vec<(Offset, TraceContext)> {

@@ -167,6 +167,7 @@ impl Cluster {
         let Some(last) = files.into_iter().map(|file| file.name).max() else { return };
         if storage.remove_file(&dir.join(last)).and_then(|()| storage.sync_dir(&dir)).is_ok() {
             self.nodes[node].incarnations[partition] = None;
+            self.nodes[node].segment_lost = true;
             self.count_fault("segment lost");
         }
     }

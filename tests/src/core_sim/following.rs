@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use highwater_protocol::fetch::{FetchPartition, Fetched, RequestOrder, TopicRef};
+use highwater_protocol::fetch::{FetchPartition, Fetched, LostRange, RequestOrder, TopicRef};
 use highwater_protocol::follower::{FetchIntent, FetchPosition, LeaderOffsets};
 use highwater_replica::{AskOffsets, FollowerStep, FollowerWork, Following};
 use highwater_types::{ErrorCode, PartitionRecord, ReplicationError};
@@ -115,10 +115,11 @@ impl Cluster {
         serial: u64,
         position: &FetchPosition,
         answer: &Result<Fetched, ReplicationError>,
+        lost: &[LostRange],
     ) {
         let now = self.now().monotonic;
         let Some(followed) = self.asked_by(node, partition, serial) else { return };
-        let step = followed.replica.on_answer(position, answer.as_ref(), now);
+        let step = followed.replica.on_answer(position, answer.as_ref(), lost, now);
         self.absorb(node, partition, step);
     }
 
@@ -211,8 +212,10 @@ fn work_text(work: &FollowerWork) -> String {
         FollowerWork::Append(append) => format!("append of {} bytes", append.bytes()),
         FollowerWork::Truncate { .. }
         | FollowerWork::RestartAt { .. }
+        | FollowerWork::PassOver { .. }
         | FollowerWork::RenewIncarnation { .. }
         | FollowerWork::RaiseLogStart(_)
+        | FollowerWork::ForgetLostTail { .. }
         | FollowerWork::Recover => format!("{work:?}"),
     }
 }

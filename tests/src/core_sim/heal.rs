@@ -45,14 +45,10 @@ impl Cluster {
         }
         for partition in 0..self.scenario.partitions.len() {
             if let Some(why) = self.unsettled(partition) {
-                // What a sole leader has on record as lost, it does not serve; followers wait before it.
-                if !self.histories[partition].lost.is_empty() {
-                    self.count_fault("partition left with a recorded loss");
-                } else if self.has_electable(partition) {
+                if self.has_electable(partition) {
                     return Err(format!("partition {partition} does not heal: {why}"));
-                } else {
-                    self.count_fault("partition left without an electable replica");
                 }
+                self.count_fault("partition left without an electable replica");
             }
         }
         Ok(())
@@ -194,8 +190,11 @@ impl Cluster {
             view.replicas.retain(|replica| record.has_replica(replica.node));
             let starts = view.replicas.iter().map(|replica| replica.now.log_start);
             let start = starts.max().unwrap_or(Offset::ZERO);
+            // Of what a sole leader has on record as lost, a follower may have had more.
+            let history = view.history;
             let of = |batches: &[Batch]| -> Vec<Batch> {
-                batches.iter().filter(|batch| batch.base >= start).copied().collect()
+                let told = batches.iter().filter(|batch| batch.base >= start && !history.is_lost(batch));
+                told.copied().collect()
             };
             let first = view.replicas.first().map(|replica| of(replica.batches)).unwrap_or_default();
             for replica in &view.replicas {

@@ -235,8 +235,9 @@ impl Cluster {
                 Some(Err(error))
             }
         };
+        let lost = leads.replica.lost_ranges();
         if let Some(answer) = answer {
-            let body = Body::Fetched { position, answer };
+            let body = Body::Fetched { position, answer, lost };
             self.send(Message { partition, from: node, to: from, serial, body });
         }
         self.execute_effects(node, partition);
@@ -255,7 +256,8 @@ impl Cluster {
         let Parked { from: (to, serial), position, request } = leads.parked.swap_remove(at);
         let planned = leads.replica.plan(follower(to), &request);
         let answer = planned.and_then(|plan| answer(&leads.replica, &plan, &request, to, now));
-        let body = Body::Fetched { position, answer };
+        let lost = leads.replica.lost_ranges();
+        let body = Body::Fetched { position, answer, lost };
         self.send(Message { partition, from: node, to, serial, body });
         self.execute_effects(node, partition);
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use highwater_protocol::fetch::{FetchPartition, Fetched};
+use highwater_protocol::fetch::{FetchPartition, Fetched, LostRange};
 use highwater_protocol::follower::{FetchPosition, LeaderOffsets};
 use highwater_replica::AskOffsets;
 use highwater_types::{ErrorCode, ReplicationError};
@@ -20,7 +20,7 @@ const COPIED_CUTS: u64 = 60;
 #[derive(Clone, Debug)]
 pub(super) enum Body {
     Fetch { position: FetchPosition, request: FetchPartition },
-    Fetched { position: FetchPosition, answer: Result<Fetched, ReplicationError> },
+    Fetched { position: FetchPosition, answer: Result<Fetched, ReplicationError>, lost: Vec<LostRange> },
     AskOffsets(AskOffsets),
     Offsets { asked: AskOffsets, range: Result<LeaderOffsets, ErrorCode> },
 }
@@ -130,9 +130,9 @@ impl Cluster {
                 });
                 self.serve_fetch(to, partition, from, serial, position, request)
             }
-            Body::Fetched { position, answer } => {
+            Body::Fetched { position, answer, lost } => {
                 self.trace.note(|| format!("{step} p{partition} n{from}→n{to} {}", answer_text(&answer)));
-                self.take_answer(to, partition, serial, &position, &answer);
+                self.take_answer(to, partition, serial, &position, &answer, &lost);
                 Ok(())
             }
             Body::AskOffsets(asked) => {

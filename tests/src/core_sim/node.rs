@@ -134,6 +134,8 @@ pub(super) struct Node {
     pub(super) incarnations: Vec<Option<Incarnation>>,
     /// Whether a flush of this disk has failed: what is lost then may be on record as lost.
     pub(super) flush_failed: bool,
+    /// Whether a segment of this disk was lost: likewise.
+    pub(super) segment_lost: bool,
     /// Whether a start died while it wrote the disk's identity. Its 17 bytes are torn here, as no real disk tears them: the disk is
     /// then a foreign one.
     pub(super) identity_torn: bool,
@@ -183,6 +185,7 @@ impl Node {
             starts: 0,
             incarnations: vec![None; partitions],
             flush_failed: false,
+            segment_lost: false,
             identity_torn: false,
         }
     }

@@ -362,11 +362,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// A sole member that begins to lead has on record what it lost (design.md 6.3); only a failed flush may have cost that.
+    /// A sole member that begins to lead has on record what it lost (design.md 6.3); only a failed flush or a lost segment may
+    /// have cost that: whoever was in sync beside it when the segment went may have left since.
     pub(super) fn note_lost(&mut self, index: usize, partition: usize, open: &OpenReplica<SimStorage>) {
         let record = self.store.current(partition);
         let alone = matches!(&record.isr[..], [only] if only.node == node_id(index));
-        if alone && self.nodes[index].flush_failed {
+        if alone && (self.nodes[index].flush_failed || self.nodes[index].segment_lost) {
             let lost = open.report().damage.iter().map(|damage| damage.range);
             self.histories[partition].lost.extend(lost);
         }

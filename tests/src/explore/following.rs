@@ -57,7 +57,7 @@ impl State {
             log: log.state(),
             high_watermark,
             high_watermark_epoch,
-            damaged_from: None,
+            damage: Vec::new(),
         };
         let Ok(core) = FollowerPartition::new(config, start) else { return Ok(false) };
         log.note_epoch(leader_epoch);
@@ -262,7 +262,7 @@ impl State {
 /// Tells the core what the log is now.
 fn log_replaced(twin: &mut Node) {
     let Some((follows, log)) = twin.follows() else { return };
-    follows.core.on_log_replaced(log.state(), log.incarnation, None);
+    follows.core.on_log_replaced(log.state(), log.incarnation, Vec::new());
 }
 
 /// Queues what the core decided about an answer with these batches, each of which is one byte to it.
@@ -278,6 +278,9 @@ fn queue(follows: &mut Follows, action: FollowerAction, batches: &[Batch]) -> Re
         }
         FollowerAction::RenewIncarnation { generation } => follows.work.push_back(Work::Renew { generation }),
         FollowerAction::AskOffsets { generation } => follows.question = Some(generation),
+        FollowerAction::PassOver { lost, .. } => {
+            return Err(format!("{} is passed over, though no leader lost anything", lost.start));
+        }
         FollowerAction::RestartAt { offset, .. } => {
             return Err(format!("a log is to begin again at {offset}, though no leader's begins after 0"));
         }
@@ -290,7 +293,9 @@ fn absorb(follows: &mut Follows) -> Result<(), String> {
     while let Some(effect) = follows.core.poll_effect() {
         match effect {
             FollowerEffect::HighWatermarkAdvanced(_) => {}
-            FollowerEffect::RaiseLogStart(_) | FollowerEffect::Recover => {
+            FollowerEffect::RaiseLogStart(_)
+            | FollowerEffect::ForgetLostTail { .. }
+            | FollowerEffect::Recover => {
                 return Err(format!("{effect:?}, though nobody removes records and no disk fails"));
             }
         }

@@ -6,18 +6,19 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use highwater_records::{ValidateMode, batches, validate};
-use highwater_types::Offset;
+use highwater_types::{EpochEntry, Offset};
 
 use super::Log;
 use crate::segment::Segment;
 use crate::segments::{DamagedBytes, SegmentRef, View};
 use crate::vouched::is_too_wide;
-use crate::{Access, AppendError, LogError, OffsetRange, Storage, StorageFile, StorageResult, names};
+use crate::{Access, AppendError, Damage, LogError, OffsetRange, Storage, StorageFile, StorageResult, names};
 
 impl<S: Storage> Log<S> {
     /// Puts batches that were read from the leader (below the high watermark, their epochs checked by the caller) in the place
     /// of a damaged range. They must be exactly what is missing: the range's offsets, and where the damage takes up bytes, as
-    /// many. A range whose segments are gone gets a segment of its own. A lost tail is not repaired but appended again.
+    /// many. A range whose segments are gone gets a segment of its own, and may be a part of the damage: the leader lacks the
+    /// rest. A lost tail is not repaired but appended again.
     ///
     /// # Errors
     /// [`AppendError::Batch`] and [`AppendError::NotContiguous`] when the batches do not fit; else what the disk says. The
@@ -26,21 +27,25 @@ impl<S: Storage> Log<S> {
         let _writer = self.writer.lock();
         self.usable()?;
         let view = self.view.load_full();
-        let Some(damaged) = view.damage.iter().find(|d| d.damage.range == range && !d.damage.at_end) else {
+        let is_it = |d: &&DamagedBytes| {
+            let is_whole = d.damage.range == range;
+            !d.damage.at_end && (is_whole || d.bytes.is_none() && d.damage.range.covers(range))
+        };
+        let Some(damaged) = view.damage.iter().find(is_it) else {
             return Err(AppendError::NotContiguous { expected: view.log_end, found: range.start });
         };
         let end = check_repair(range, records)?;
         if end != range.end {
             return Err(AppendError::NotContiguous { expected: range.end, found: end });
         }
-        let left: Vec<_> = view.damage.iter().filter(|d| d.damage.range != range).cloned().collect();
+        let left: Vec<_> = view.damage.iter().flat_map(|d| d.around(range)).collect();
         match &damaged.bytes {
             Some((segment, bytes)) => {
                 overwrite(&view, *segment, bytes, records)?;
                 self.publish_damage(left)?;
             }
             None => {
-                let segment = self.refill(&view, range, records)?;
+                let segment = self.refill(&view, range, damaged.damage.range.end, records)?;
                 self.publish(|view| view.with_segment(segment));
                 self.publish_damage(left)?;
             }
@@ -51,16 +56,19 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// Makes a segment of the records of a range that no segment holds. It gets its name when it is whole and flushed; until the
+    /// Makes a segment of the records of a range that no segment holds; the next one begins at `next_base` at the latest. It gets its name when it is whole and flushed; until the
     /// damage is noted as repaired, it is checked whenever the log is opened.
     fn refill(
         &self,
         view: &View<S>,
         range: OffsetRange,
+        next_base: Offset,
         records: &Bytes,
     ) -> Result<SegmentRef<S>, AppendError> {
         let refused = AppendError::NotContiguous { expected: view.log_end, found: range.start };
-        if view.next_base(range.start) != Some(range.end) || is_too_wide(range.start, range.end) {
+        if view.next_base(range.start).is_none_or(|next| next < range.end || next > next_base)
+            || is_too_wide(range.start, range.end)
+        {
             return Err(refused);
         }
         if let Some(before) = view.segments_from(range.start).next().filter(|s| s.base() <= range.start)
@@ -106,8 +114,83 @@ impl<S: Storage> Log<S> {
         Ok(log_end)
     }
 
-    /// A new segment begins after the tail, so that opening the log finds the same end.
+    /// For a follower whose leader has lost `range` as well: notes what of it lies beyond the log's end as lost, raises the end
+    /// over it, and takes `epochs`, the leaderships that began there, from the leader. Reads of it answer that it is lost.
+    /// Where the log does not end within the range, nothing happens. Returns the log end.
+    ///
+    /// # Errors
+    /// What the disk says; then the log takes no more changes, or the flush in front of it failed.
+    pub fn pass_over_lost(&self, range: OffsetRange, epochs: &[EpochEntry]) -> Result<Offset, LogError> {
+        let mut writer = self.writer.lock();
+        self.usable()?;
+        if !range.contains(self.log_end()) {
+            return Ok(self.log_end());
+        }
+        // What follows counts as flushed, so what comes before it has to be.
+        self.flush()?;
+        let view = self.view.load_full();
+        let lost = OffsetRange::new(view.log_end, range.end);
+        // On record first: a log whose end was raised without that would be a damaged one at its next opening.
+        self.note_lost(lost)?;
+        let passed = self.adopt_epochs(&view, lost, epochs).and_then(|view| {
+            let beyond = view.damage.iter().filter_map(|d| d.from(range.end));
+            let within = view.damage.iter().filter(|d| !d.damage.at_end).cloned();
+            let reason = "the leader has lost them, too".to_owned();
+            let new = DamagedBytes { damage: Damage { range: lost, at_end: false, reason }, bytes: None };
+            self.raise_end(&view, range.end, within.chain([new]).chain(beyond).collect())
+        });
+        passed.inspect_err(|e| self.fail(crate::Unusable::ChangeFailed, e))?;
+        writer.active_since = highwater_types::WallTime::default();
+        assert_eq!(self.log_end(), range.end, "the log goes on behind what is lost");
+        assert!(self.view.load().damage_at(lost.start).is_some(), "and answers that it is");
+        Ok(range.end)
+    }
+
+    /// Takes leaderships that began in `lost`, which lies at the log's end.
+    fn adopt_epochs(
+        &self,
+        view: &View<S>,
+        lost: OffsetRange,
+        epochs: &[EpochEntry],
+    ) -> StorageResult<Arc<View<S>>> {
+        let mut known = view.epochs.as_ref().clone();
+        for entry in epochs.iter().filter(|entry| lost.contains(entry.start)) {
+            if known.latest().is_none_or(|latest| latest.epoch < entry.epoch) {
+                known.assign(entry.epoch, entry.start);
+            }
+        }
+        self.store_epochs(&known)?;
+        Ok(self.publish(|view| View { epochs: Arc::new(known), ..view.clone() }))
+    }
+
+    /// For a follower whose log is its leader's: what was lost beyond its end is nothing that the leader has.
+    ///
+    /// # Errors
+    /// What the disk says; the tail may be found as lost again then.
+    pub fn forget_lost_tail(&self) -> Result<(), LogError> {
+        let _writer = self.writer.lock();
+        self.usable()?;
+        let view = self.view.load_full();
+        if view.damage.iter().any(|d| d.damage.at_end) {
+            let left = view.damage.iter().filter(|d| !d.damage.at_end).cloned().collect();
+            self.publish_damage(left)?;
+            tracing::info!(partition = %self.partition, log_end = %view.log_end, "what was lost beyond the end was never committed");
+        }
+        assert!(self.view.load().damage.iter().all(|d| !d.damage.at_end), "no lost tail is left");
+        Ok(())
+    }
+
     fn pass_over(&self, view: &View<S>, log_end: Offset) -> StorageResult<()> {
+        let passed = |d: &DamagedBytes| {
+            let mut passed = d.clone();
+            passed.damage.at_end = false;
+            passed
+        };
+        self.raise_end(view, log_end, view.damage.iter().map(passed).collect())
+    }
+
+    /// A new segment begins at `log_end`, so that opening the log finds the same end; `damage` is what is lost from then on.
+    fn raise_end(&self, view: &View<S>, log_end: Offset, damage: Vec<DamagedBytes>) -> StorageResult<()> {
         if view.active.base() != log_end {
             view.active.segment.write_indexes(true)?;
             let segment = Arc::new(Segment::create(&self.storage, &self.dir, log_end)?);
@@ -127,12 +210,7 @@ impl<S: Storage> Log<S> {
                 view.active.segment.unpin_indexes()
             }
         }
-        let passed = |d: &DamagedBytes| {
-            let mut passed = d.clone();
-            passed.damage.at_end = false;
-            passed
-        };
-        self.publish_damage(view.damage.iter().map(passed).collect())
+        self.publish_damage(damage)
     }
 
     /// After an append: what replication has filled of a lost tail is not lost any more.

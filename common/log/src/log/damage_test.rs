@@ -1,18 +1,21 @@
 //! Damage: acknowledged records that are gone or rotten when a log is opened (design.md 2 and 6.3), on both disks.
 
 use super::fixture_test::{
-    NOW, TestDisk, all, batch_dated, e, files, hw, inc, kill, lead, o, on_both_disks, open, options,
-    read_all, small_config, stamped, try_open,
+    NOW, OTHER_BOOT, SimTestDisk, TestDisk, all, batch_dated, e, files, hw, inc, kill, lead, o,
+    on_both_disks, open, options, read_all, small_config, stamped, try_open,
 };
 use super::recover_test::{LOG_0, batch_bytes, edit, file, killed_log, reopen};
-use crate::{IndexKind, LogConfig, OnDamage, OpenOptions, ReadError, Renewal, Repair, Storage};
-use highwater_types::Durability;
+use crate::{IndexKind, LogConfig, OffsetRange, OnDamage, OpenOptions, ReadError, Renewal, Repair, Storage};
+use highwater_types::{Durability, EpochEntry};
 
 on_both_disks!(
     damage_below_the_high_watermark_is_never_cut,
     damage_between_intact_batches_is_stepped_over_and_repaired,
     a_lost_tail_is_reported_and_filled_by_replication,
     a_lost_tail_can_be_passed_over,
+    what_the_leader_lost_is_passed_over_and_stays_on_record,
+    what_the_leader_lost_reaches_beyond_or_ends_within_an_own_lost_tail,
+    a_lost_tail_that_the_leader_does_not_have_is_forgotten,
     lost_ranges_are_known_after_a_clean_stop,
     a_sole_replica_keeps_its_incarnation_on_damage,
     a_garbled_header_below_the_high_watermark_is_damage,
@@ -23,6 +26,7 @@ on_both_disks!(
     bytes_after_the_last_batch_of_a_closed_segment_are_cut,
     missing_segments_are_made_again_by_repair,
     a_repair_of_missing_segments_must_fit,
+    a_part_of_missing_segments_can_be_repaired,
 );
 
 fn damage_below_the_high_watermark_is_never_cut<D: TestDisk>() {
@@ -115,6 +119,99 @@ fn a_lost_tail_can_be_passed_over<D: TestDisk>() {
     let (log, report) = reopen(&disk);
     assert_eq!((log.log_end(), report.damage.len(), report.renewal), (o(22), 1, None), "known, so not new");
     assert!(matches!(log.read(o(14), all()), Err(ReadError::Damaged { .. })));
+}
+
+fn lost_in(log: &crate::Log<impl Storage>) -> Vec<(OffsetRange, bool)> {
+    log.damage().iter().map(|damage| (damage.range, damage.at_end)).collect()
+}
+
+fn began(epoch: i32, start: i64) -> EpochEntry {
+    EpochEntry { epoch: e(epoch), start: o(start) }
+}
+
+fn what_the_leader_lost_is_passed_over_and_stays_on_record<D: TestDisk>() {
+    for clean in [true, false] {
+        let disk = D::new();
+        let (log, _) = open(&disk, LogConfig { durability: Durability::PageCache, ..LogConfig::default() });
+        log.append_as_follower(&stamped(7, 0, 0), e(5), NOW).unwrap();
+        let range = OffsetRange::new(o(4), o(20));
+        let epochs = [began(0, 0), began(2, 9), began(3, 16), began(5, 20)];
+        assert_eq!(log.pass_over_lost(OffsetRange::new(o(8), o(20)), &epochs).unwrap(), o(7), "not here");
+        assert_eq!(log.pass_over_lost(range, &epochs).unwrap(), o(20));
+        assert_eq!(log.positions().flushed, o(20), "and what comes before it is flushed");
+        let lost = OffsetRange::new(o(7), o(20));
+        let check = |log: &crate::Log<D::Storage>| {
+            assert_eq!(lost_in(log), [(lost, false)]);
+            assert_eq!(log.epochs().entries(), [began(0, 0), began(2, 9), began(3, 16)]);
+            assert!(matches!(log.read(o(7), all()), Err(ReadError::Damaged { .. })));
+            assert_eq!(log.read(o(0), all()).unwrap().next, o(7));
+        };
+        check(&log);
+        log.append_as_follower(&stamped(2, 20, 3), e(5), NOW).unwrap();
+        assert_eq!(log.read(o(20), all()).unwrap().next, o(22));
+        match clean {
+            true => log.close_clean(hw(22, 5)).unwrap(),
+            false => kill(log),
+        }
+        let (log, report) = reopen(&disk);
+        assert_eq!((log.log_end(), report.renewal), (o(22), None), "clean: {clean}: {report:?}");
+        check(&log);
+    }
+}
+
+fn what_the_leader_lost_reaches_beyond_or_ends_within_an_own_lost_tail<D: TestDisk>() {
+    for (end, left) in [(17, vec![(OffsetRange::new(o(17), o(20)), true)]), (20, vec![]), (24, vec![])] {
+        let disk = D::new();
+        killed_log(&disk, 20);
+        edit(&disk, LOG_0, |log| log.truncate(batch_bytes() * 7));
+        let (log, _) = reopen(&disk);
+        assert_eq!(lost_in(&log), [(OffsetRange::new(o(14), o(20)), true)]);
+        log.pass_over_lost(OffsetRange::new(o(0), o(end)), &[]).unwrap();
+        let passed = [(OffsetRange::new(o(14), o(end)), false)];
+        assert_eq!(lost_in(&log), [passed.to_vec(), left].concat());
+        log.append_as_follower(&stamped(9, end, 0), e(0), NOW).unwrap();
+        assert_eq!(lost_in(&log), passed, "the rest is filled");
+    }
+}
+
+fn a_lost_tail_that_the_leader_does_not_have_is_forgotten<D: TestDisk>() {
+    let disk = D::new();
+    killed_log(&disk, 20);
+    edit(&disk, LOG_0, |log| log.truncate(batch_bytes() * 7));
+    let (log, _) = reopen(&disk);
+    log.append_as_follower(&stamped(2, 14, 0), e(0), NOW).unwrap();
+    log.forget_lost_tail().unwrap();
+    assert_eq!(lost_in(&log), []);
+    assert_eq!(log.pass_over_lost_tail().unwrap(), o(16), "whoever leads goes on at the end");
+    lead(&log, 1, 1, 2);
+    kill(log);
+    let (log, report) = reopen(&disk);
+    assert_eq!((log.log_end(), report.damage), (o(18), vec![]));
+}
+
+#[test]
+fn a_crash_while_records_of_the_leader_are_passed_over_leaves_them_on_record_or_to_be_passed_over_again() {
+    let lost = OffsetRange::new(o(6), o(20));
+    for (seed, stop) in (0..40).flat_map(|seed| (0..14).map(move |stop| (seed, stop))) {
+        let mut disk = SimTestDisk::seeded(seed);
+        let (log, _) = open(&disk, LogConfig::default());
+        log.append_as_follower(&stamped(6, 0, 0), e(5), NOW).unwrap();
+        log.flush().unwrap();
+        log.write_checkpoint(hw(6, 5), log.positions().generation).unwrap();
+        disk.disk.stop_after(stop);
+        let passed = log.pass_over_lost(OffsetRange::new(o(3), o(20)), &[began(3, 16)]);
+        kill(log);
+        disk.power_loss();
+        let after =
+            OpenOptions { new_incarnation: inc(200), boot_id: OTHER_BOOT, ..options(LogConfig::default()) };
+        let (log, report) = try_open(&disk, after).unwrap();
+        let what = format!("seed {seed}, stop {stop}: {passed:?}, {report:?}");
+        assert_eq!(report.renewal, None, "{what}");
+        assert!(passed.is_err() || lost_in(&log).iter().any(|(range, _)| *range == lost), "{what}");
+        assert!(matches!(log.log_end(), end if end == o(6) || end == o(20)), "{what}");
+        log.pass_over_lost(lost, &[began(3, 16)]).unwrap();
+        assert_eq!((log.log_end(), lost_in(&log)), (o(20), vec![(lost, false)]), "{what}");
+    }
 }
 
 fn lost_ranges_are_known_after_a_clean_stop<D: TestDisk>() {
@@ -318,7 +415,7 @@ fn missing_segments_are_made_again_by_repair<D: TestDisk>() {
     }
     let (log, report) = reopen(&disk);
     let ranges: Vec<_> = report.damage.iter().map(|damage| damage.range).collect();
-    assert_eq!(ranges, [crate::OffsetRange::new(o(0), o(12)), crate::OffsetRange::new(o(24), o(48))]);
+    assert_eq!(ranges, [OffsetRange::new(o(0), o(12)), OffsetRange::new(o(24), o(48))]);
     for range in ranges {
         let [start, end] =
             [range.start, range.end].map(|at| usize::try_from(at.get() / 2).unwrap() * batch_bytes());
@@ -329,6 +426,29 @@ fn missing_segments_are_made_again_by_repair<D: TestDisk>() {
     let (log, report) = reopen(&disk);
     assert_eq!((read_all(&log, o(0)), report.damage, report.renewal), (bytes, vec![], None));
     assert_eq!(report.repairs, [], "the new segments have their indexes");
+}
+
+fn a_part_of_missing_segments_can_be_repaired<D: TestDisk>() {
+    let disk = D::new();
+    let (log, bytes) = segmented(&disk);
+    log.close_clean(hw(66, 0)).unwrap();
+    remove_segment(&disk, 24, true);
+    let (log, _) = reopen(&disk);
+    assert_eq!(lost_in(&log), [(OffsetRange::new(o(24), o(36)), false)]);
+    let piece = |from: usize, to: usize| {
+        bytes::Bytes::copy_from_slice(&bytes[from * batch_bytes()..to * batch_bytes()])
+    };
+    log.repair(OffsetRange::new(o(28), o(32)), &piece(14, 16)).unwrap();
+    let left = [(OffsetRange::new(o(24), o(28)), false), (OffsetRange::new(o(32), o(36)), false)];
+    assert_eq!(lost_in(&log), left);
+    assert_eq!(log.read(o(28), all()).unwrap().records, piece(14, 16));
+    assert!(log.repair(OffsetRange::new(o(22), o(28)), &piece(11, 14)).is_err(), "more than is missing");
+    kill(log);
+    let (log, report) = reopen(&disk);
+    assert_eq!((lost_in(&log), report.renewal), (left.to_vec(), None));
+    log.repair(OffsetRange::new(o(24), o(28)), &piece(12, 14)).unwrap();
+    log.repair(OffsetRange::new(o(32), o(36)), &piece(16, 18)).unwrap();
+    assert_eq!((read_all(&log, o(0)), lost_in(&log)), (bytes, vec![]));
 }
 
 fn a_repair_of_missing_segments_must_fit<D: TestDisk>() {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use highwater_types::{
-    ClusterId, Incarnation, LeaderEpoch, MonotonicTime, NodeId, Offset, OffsetAndEpoch, PartitionIndex,
-    ReplicationError, TopicId, TopicIdPartition, TopicName, TraceContext,
+    ClusterId, EpochEntry, Incarnation, LeaderEpoch, MonotonicTime, NodeId, Offset, OffsetAndEpoch,
+    PartitionIndex, ReplicationError, TopicId, TopicIdPartition, TopicName, TraceContext,
 };
 
 mod check;
@@ -173,6 +173,8 @@ pub struct PartitionResult {
     pub partition: PartitionIndex,
     /// What was found, or why not.
     pub outcome: Result<Fetched, ReplicationError>,
+    /// What the answering leader has lost, in order: for followers, whatever the outcome.
+    pub lost: Vec<LostRange>,
 }
 
 impl PartitionResult {
@@ -180,6 +182,26 @@ impl PartitionResult {
     #[must_use]
     pub fn id(&self) -> Option<TopicIdPartition> {
         self.topic_id.map(|topic| TopicIdPartition::new(topic, self.partition))
+    }
+}
+
+/// Offsets whose records the answering leader has on record as lost (design.md 2): it has none to give, and nobody gets them
+/// from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostRange {
+    /// The first of them.
+    pub start: Offset,
+    /// The offset after the last.
+    pub end: Offset,
+    /// The leaderships that began within, as far as the leader knows, oldest first.
+    pub epochs: Vec<EpochEntry>,
+}
+
+impl LostRange {
+    /// Whether `offset` is in it.
+    #[must_use]
+    pub fn contains(&self, offset: Offset) -> bool {
+        self.start <= offset && offset < self.end
     }
 }
 

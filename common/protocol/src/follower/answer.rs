@@ -134,6 +134,11 @@ impl FollowerPartition {
             let at = highwater_types::OffsetAndEpoch { offset: self.high_watermark, epoch };
             return FollowerAction::Truncate { generation: self.generation, at };
         }
+        if code == ErrorCode::DataLoss
+            && let Some(action) = self.pass_over_lost()
+        {
+            return action;
+        }
         if code == ErrorCode::OffsetOutOfRange && self.queued_end == self.log_end {
             self.leave_fetching(Phase::ResolvingRange);
             return FollowerAction::AskOffsets { generation: self.generation };
@@ -143,7 +148,7 @@ impl FollowerPartition {
             self.fail_until(FailureReason::Fenced, None);
             return FollowerAction::Nothing;
         }
-        // What passes by itself at the leader is waited for without end. So is its damage, which is repaired there, and an
+        // What passes by itself at the leader is waited for without end. So is damage that it has not on record as lost, and an
         // out-of-range while appends are under way: they are settled first.
         let passes = matches!(code, ErrorCode::OffsetOutOfRange | ErrorCode::DataLoss);
         // No leader says this of a fetch: the caller found the answer too large.
@@ -179,6 +184,7 @@ impl FollowerPartition {
             self.high_watermark_epoch = self.high_watermark_epoch.max(Some(self.leader_epoch));
         }
         self.apply_bounds();
+        self.forget_lost_tail(snapshot.log_end);
         let accepted = self.accept(batches);
         if accepted.bytes == 0 {
             match bad.map(str::to_owned).or(accepted.refused) {
@@ -243,7 +249,7 @@ impl FollowerPartition {
     }
 
     /// Stops asking until the log was replaced or the range is known; queued appends and other answers are void.
-    fn leave_fetching(&mut self, phase: Phase) {
+    pub(super) fn leave_fetching(&mut self, phase: Phase) {
         self.generation += 1;
         self.queued_end = self.log_end;
         self.queued_bytes = 0;

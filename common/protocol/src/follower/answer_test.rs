@@ -60,7 +60,7 @@ fn a_truncation_voids_every_other_answer_and_queued_append() {
     assert_eq!(follower.intent(millis(1)), FetchIntent::Not);
     follower.on_appended(0, BATCH_BYTES as u64, offset(20));
     assert_eq!((follower.log_end(), follower.queued_bytes()), (offset(10), 0));
-    follower.on_log_replaced(state(10, Some(5)), incarnation(20), None);
+    follower.on_log_replaced(state(10, Some(5)), incarnation(20), Vec::new());
     let late =
         follower.on_answer(&parked.position, &records(30, 20, &[span(10, 20, 5)]), millis(2), &mut random());
     assert_eq!(late, FollowerAction::Nothing, "though offset and epochs are the same again");
@@ -146,7 +146,11 @@ fn a_flush_that_a_truncation_overtook_acknowledges_nothing() {
     let mut follower = FollowerPartition::new(config, start(5, log, 8)).unwrap();
     let flush_began = follower.log_version();
     answer(&mut follower, 0, &AnswerFacts::Diverging(at(9, 5)));
-    follower.on_log_replaced(LogState { flushed_end: offset(8), ..state(9, Some(5)) }, incarnation(20), None);
+    follower.on_log_replaced(
+        LogState { flushed_end: offset(8), ..state(9, Some(5)) },
+        incarnation(20),
+        Vec::new(),
+    );
     follower.on_flushed(flush_began, offset(10));
     assert_eq!(follower.acknowledged(), offset(8));
 }
@@ -165,13 +169,13 @@ fn a_flush_survives_what_voids_answers_only() {
 
 #[test]
 fn unrepaired_damage_bounds_the_acknowledgement() {
-    let damaged = FollowerStart { damaged_from: Some(offset(4)), ..start(5, state(10, Some(5)), 10) };
+    let damaged = FollowerStart { damage: vec![offset(4)..offset(8)], ..start(5, state(10, Some(5)), 10) };
     let mut follower = FollowerPartition::new(config(), damaged).unwrap();
     assert_eq!(follower.acknowledged(), offset(4));
     answer(&mut follower, 0, &records(10, 10, &[]));
     let lacks = |follower: &FollowerPartition| (follower.lag(), follower.lacking(), follower.is_damaged());
     assert_eq!(lacks(&follower), (Some(0), Some(6), true), "the leader counts what is acknowledged");
-    follower.on_damage(None);
+    follower.on_damage(Vec::new());
     assert_eq!(lacks(&follower), (Some(0), Some(0), false));
 }
 
@@ -320,7 +324,7 @@ fn a_failed_disk_recovers_by_itself_a_bounded_number_of_times() {
     );
     follower.on_tick(millis(now));
     assert_eq!(drain(&mut follower), [FollowerEffect::Recover]);
-    follower.on_log_replaced(state(8, Some(5)), incarnation(20), None);
+    follower.on_log_replaced(state(8, Some(5)), incarnation(20), Vec::new());
     assert_eq!(
         (ask(&follower, now).position.fetch_offset, follower.high_watermark()),
         (offset(8), offset(8))
@@ -348,7 +352,7 @@ fn an_append_that_succeeds_ends_the_row_of_disk_failures() {
         follower.on_storage_failed("no space".to_owned(), millis(0), &mut random());
         assert!(matches!(follower.state(millis(0)), PartitionFetchState::Failed { retry_at: Some(_), .. }));
         let end = follower.log_end().get();
-        follower.on_log_replaced(state(end, Some(5)), incarnation(20), None);
+        follower.on_log_replaced(state(end, Some(5)), incarnation(20), Vec::new());
         let FollowerAction::Append { generation, bytes } =
             answer(&mut follower, 0, &records(100, 10, &[span(end, end + 1, 5)]))
         else {
@@ -448,7 +452,7 @@ fn a_cut_below_what_this_incarnation_acknowledged_renews_it_first() {
         CutPlan::To { end: offset(8), renew: true, loss: None }
     );
     assert_eq!(follower.plan_cut(generation - 1, found, &log), CutPlan::Void);
-    follower.on_log_replaced(state(8, Some(5)), incarnation(21), None);
+    follower.on_log_replaced(state(8, Some(5)), incarnation(21), Vec::new());
     assert_eq!(ask(&follower, 2).position.incarnation, incarnation(21));
 }
 
@@ -472,7 +476,7 @@ fn a_stale_incarnation_is_renewed_after_a_wait() {
     let mut follower = at_ten();
     let action = answer(&mut follower, 0, &AnswerFacts::Error(ErrorCode::StaleIncarnation));
     assert_eq!(action, FollowerAction::RenewIncarnation { generation: 1 });
-    follower.on_log_replaced(state(10, Some(5)), incarnation(21), None);
+    follower.on_log_replaced(state(10, Some(5)), incarnation(21), Vec::new());
     let FetchIntent::NotBefore(until) = follower.intent(millis(0)) else {
         panic!("waits: renewing must not spin")
     };
@@ -484,7 +488,7 @@ fn a_cut_that_changes_nothing_is_not_repeated_without_a_wait() {
     let mut follower = at_ten();
     let diverging = AnswerFacts::Diverging(at(10, 5));
     assert!(matches!(answer(&mut follower, 0, &diverging), FollowerAction::Truncate { .. }));
-    follower.on_log_replaced(state(10, Some(5)), incarnation(20), None);
+    follower.on_log_replaced(state(10, Some(5)), incarnation(20), Vec::new());
     assert_eq!(answer(&mut follower, 0, &diverging), FollowerAction::Nothing);
     assert!(matches!(follower.intent(millis(0)), FetchIntent::NotBefore(_)));
 }
@@ -533,10 +537,10 @@ fn a_log_start_is_asked_for_once() {
 
 #[test]
 fn a_filled_tail_is_acknowledged() {
-    let damaged = FollowerStart { damaged_from: Some(offset(4)), ..start(5, state(10, Some(5)), 10) };
+    let damaged = FollowerStart { damage: vec![offset(4)..offset(8)], ..start(5, state(10, Some(5)), 10) };
     let mut follower = FollowerPartition::new(config(), damaged).unwrap();
-    follower.on_damage(Some(offset(7)));
+    follower.on_damage(vec![offset(7)..offset(8)]);
     assert_eq!(follower.acknowledged(), offset(7));
-    follower.on_damage(None);
+    follower.on_damage(Vec::new());
     assert_eq!(follower.acknowledged(), offset(10));
 }

@@ -98,7 +98,7 @@ impl FollowerPartition {
             unclean_epoch: self.unclean_epoch,
             heard_high_watermark: self.heard_high_watermark,
             leader_log_start: self.leader_log_start,
-            damaged_from: self.damaged_from,
+            damaged_from: self.damaged_from(),
             acknowledged_sent: self.acknowledged_sent,
             acknowledged_counted: self.acknowledged_counted,
             settled_at: self.settled_at,

@@ -41,7 +41,7 @@ pub(super) fn start(leader_epoch: i32, log: LogState, high_watermark: i64) -> Fo
         log,
         high_watermark: offset(high_watermark),
         high_watermark_epoch: log.last_epoch,
-        damaged_from: None,
+        damage: Vec::new(),
     }
 }
 
@@ -169,12 +169,13 @@ pub(super) fn execute(
         FollowerAction::Truncate { generation, at } => {
             if let CutPlan::To { end, .. } = follower.plan_cut(*generation, *at, &log.facts()) {
                 log.cut(end);
-                follower.on_log_replaced(log.state(), follower.incarnation(), None);
+                follower.on_log_replaced(log.state(), follower.incarnation(), Vec::new());
             }
         }
         FollowerAction::Nothing
         | FollowerAction::AskOffsets { .. }
         | FollowerAction::RestartAt { .. }
+        | FollowerAction::PassOver { .. }
         | FollowerAction::RenewIncarnation { .. } => panic!("not expected: {action:?}"),
     }
 }

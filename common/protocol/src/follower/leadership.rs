@@ -25,6 +25,7 @@ impl FollowerPartition {
         self.acknowledged_counted = None;
         self.leader_log_start = None;
         self.leader_log_end = None;
+        self.leader_lost.clear();
         self.storage_backoff.reset();
         if needs_recovery {
             self.fail_until(FailureReason::Storage("a new leadership began".to_owned()), Some(now));

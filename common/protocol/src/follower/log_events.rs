@@ -1,5 +1,7 @@
 //! What happens to the follower's own log: appends, flushes, cuts, failures, and the bounds that follow from it.
 
+use std::ops::Range;
+
 use highwater_types::planted::{PlantedFault, is_planted};
 use highwater_types::{Incarnation, LeaderEpoch, MonotonicTime, Offset};
 
@@ -54,13 +56,9 @@ impl FollowerPartition {
         self.check_bounds();
     }
 
-    /// What is damaged changed: replication filled a lost tail, or a repair ended.
-    pub fn on_damage(&mut self, damaged_from: Option<Offset>) {
-        debug_assert!(
-            self.damaged_from.is_some() || damaged_from.is_none(),
-            "damage is found when a log is opened, which replaces it"
-        );
-        self.damaged_from = damaged_from;
+    /// What is damaged changed: replication filled a lost tail, a repair ended, or a lost tail is forgotten.
+    pub fn on_damage(&mut self, damage: Vec<Range<Offset>>) {
+        self.damage = damage;
         self.check_bounds();
     }
 
@@ -71,15 +69,15 @@ impl FollowerPartition {
         self.check_bounds();
     }
 
-    /// The log was cut, restarted, reopened, or its incarnation renewed: this is what it is now. Fetching goes on from its
+    /// The log was cut, restarted, reopened, led over what the leader lost, or its incarnation renewed: this is what it is now. Fetching goes on from its
     /// end.
-    pub fn on_log_replaced(&mut self, log: LogState, incarnation: Incarnation, damaged_from: Option<Offset>) {
+    pub fn on_log_replaced(&mut self, log: LogState, incarnation: Incarnation, damage: Vec<Range<Offset>>) {
         if incarnation != self.incarnation {
             self.acknowledged_sent = None;
             self.acknowledged_counted = None;
         }
         self.incarnation = incarnation;
-        self.damaged_from = damaged_from;
+        self.damage = damage;
         self.log_version += 1;
         let was_cut = self.phase == Phase::Truncating;
         self.adopt_log(log);

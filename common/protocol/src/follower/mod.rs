@@ -20,11 +20,14 @@
 //! [`FollowerPartition::on_answer`], and does to the log what the returned [`FollowerAction`] says, in order.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use highwater_types::planted::{PlantedFault, is_planted};
 use highwater_types::{
     Durability, ErrorCode, Incarnation, LeaderEpoch, MonotonicTime, NodeId, Offset, ReplicationError,
 };
+
+use crate::fetch::LostRange;
 
 mod answer;
 mod backoff;
@@ -34,6 +37,7 @@ mod failure;
 mod fetch_plan;
 mod leadership;
 mod log_events;
+mod loss;
 mod outcome;
 mod position;
 mod truncation;
@@ -91,8 +95,8 @@ pub struct FollowerStart {
     pub high_watermark: Offset,
     /// The leader epoch under which it learnt that; `None` = before the first.
     pub high_watermark_epoch: Option<LeaderEpoch>,
-    /// The first offset of unrepaired damage: nothing from here on is acknowledged (design.md 2).
-    pub damaged_from: Option<Offset>,
+    /// Ranges of acknowledged records that are damaged or gone here, in order (design.md 2).
+    pub damage: Vec<Range<Offset>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,7 +145,10 @@ pub struct FollowerPartition {
     heard_high_watermark: Offset,
     leader_log_start: Option<Offset>,
     leader_log_end: Option<Offset>,
-    damaged_from: Option<Offset>,
+    /// What is damaged or gone here, in order.
+    damage: Vec<Range<Offset>>,
+    /// What the leader of this epoch has lost, in order.
+    leader_lost: Vec<LostRange>,
     /// The highest offset acknowledged in this leader epoch by a request that was sent.
     acknowledged_sent: Option<Offset>,
     /// The same, by a request that the leader may have counted: one that it found to differ acknowledged nothing (S24).
@@ -168,7 +175,7 @@ impl FollowerPartition {
             log,
             high_watermark,
             high_watermark_epoch,
-            damaged_from,
+            damage,
         } = start;
         let seen = highest_epoch.max(log.last_epoch);
         let works_below = is_planted(PlantedFault::WorkBelowHighestEpoch);
@@ -202,7 +209,8 @@ impl FollowerPartition {
             heard_high_watermark: high_watermark,
             leader_log_start: None,
             leader_log_end: None,
-            damaged_from,
+            damage,
+            leader_lost: Vec::new(),
             acknowledged_sent: None,
             acknowledged_counted: None,
             settled_at: None,
@@ -279,7 +287,7 @@ impl FollowerPartition {
     /// Whether records within the log are damaged: they are not acknowledged before they are repaired.
     #[must_use]
     pub fn is_damaged(&self) -> bool {
-        self.damaged_from.is_some_and(|damage| damage < self.log_end)
+        self.damaged_from().is_some_and(|damage| damage < self.log_end)
     }
 
     /// Bytes that wait for their append.
@@ -319,14 +327,14 @@ impl FollowerPartition {
         self.fetch_backoff.attempts()
     }
 
-    /// What this replica holds as its durability asks (design.md 3), below any damage.
+    /// What this replica holds as its durability asks (design.md 3), below any damage that the leader can repair.
     #[must_use]
     pub fn acknowledged(&self) -> Offset {
         let held = match self.config.durability {
             Durability::Fsync if !is_planted(PlantedFault::AcknowledgeUnflushed) => self.flushed_end,
             Durability::Fsync | Durability::PageCache => self.log_end,
         };
-        self.damaged_from.map_or(held, |damage| held.min(damage))
+        self.damaged_from().map_or(held, |damage| held.min(damage))
     }
 
     /// Whether something is held that no request has acknowledged yet: worth a request of its own while another is parked.

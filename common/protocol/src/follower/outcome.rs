@@ -3,6 +3,7 @@
 use highwater_types::{MonotonicTime, Offset, OffsetAndEpoch, UncleanLoss};
 
 use super::FailureReason;
+use crate::fetch::LostRange;
 
 /// What to do with an answer, in the order in which the actions were returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,14 @@ pub enum FollowerAction {
         /// The leader's log start.
         offset: Offset,
     },
+    /// Go on behind what the leader has lost: note it as lost here, too, durably, raise the log's end over it, and report
+    /// [`super::FollowerPartition::on_log_replaced`].
+    PassOver {
+        /// Voids it when it is no longer the current one.
+        generation: u64,
+        /// What the leader has lost.
+        lost: LostRange,
+    },
     /// Renew the incarnation, durably, then report [`super::FollowerPartition::on_log_replaced`] (design.md 6.3).
     RenewIncarnation {
         /// Voids it when it is no longer the current one.
@@ -50,6 +59,11 @@ pub enum FollowerEffect {
     HighWatermarkAdvanced(Offset),
     /// Raise the log start to here, then report [`super::FollowerPartition::on_log_start`].
     RaiseLogStart(Offset),
+    /// What was lost beyond the log's end is no loss: forget it, then report [`super::FollowerPartition::on_damage`].
+    ForgetLostTail {
+        /// Voids it when it is no longer the current one.
+        generation: u64,
+    },
     /// Open the log again, with recovery, then report [`super::FollowerPartition::on_log_replaced`] or
     /// [`super::FollowerPartition::on_storage_failed`].
     Recover,

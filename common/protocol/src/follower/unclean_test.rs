@@ -48,7 +48,7 @@ fn after_a_newer_one_it_is_cut_and_what_is_lost_is_told() {
         plan(&mut follower, generation, &epochs),
         CutPlan::To { end: offset(3), renew: false, loss: Some(loss) }
     );
-    follower.on_log_replaced(state(3, Some(5)), follower.incarnation(), None);
+    follower.on_log_replaced(state(3, Some(5)), follower.incarnation(), Vec::new());
     assert_eq!(follower.high_watermark(), offset(3), "the high watermark follows the cut (S43)");
 }
 

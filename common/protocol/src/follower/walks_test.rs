@@ -126,7 +126,7 @@ fn kafka_7104_a_log_start_inside_the_answer_is_followed_as_far_as_the_log_goes()
     let FollowerAction::RestartAt { offset: at, .. } = action else { panic!("{action:?}") };
     assert_eq!(at, offset(116_753));
     let log = LogState { log_start: at, log_end: at, flushed_end: at, last_epoch: None };
-    follower.on_log_replaced(log, follower.incarnation(), None);
+    follower.on_log_replaced(log, follower.incarnation(), Vec::new());
     assert_eq!((follower.log_start(), follower.high_watermark()), (at, at));
     assert_eq!(follower.state(millis(3)), PartitionFetchState::Fetching);
 }

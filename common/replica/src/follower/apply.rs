@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use highwater_log::{AppendError, CutOrder, Log, LogError, OffsetRange, OnDamage, Storage, Unusable};
+use highwater_protocol::fetch::LostRange;
 use highwater_protocol::follower::{CutPlan, FailureReason, PartitionFetchState};
 use highwater_types::{LeaderEpoch, NodeId, Offset, OffsetAndEpoch, PartitionEpoch};
 
-use super::{
-    AppendWork, Core, FollowerReplica, FollowerStep, FollowerWork, LossReport, damaged_from, log_state,
-};
+use super::{AppendWork, Core, FollowerReplica, FollowerStep, FollowerWork, LossReport, damage, log_state};
 use crate::{Now, certain_end, log_facts};
 
 impl<S: Storage> FollowerReplica<S> {
@@ -21,7 +20,9 @@ impl<S: Storage> FollowerReplica<S> {
             FollowerWork::Truncate { generation, at } => self.truncate(*generation, *at, now),
             FollowerWork::RestartAt { generation, offset } => self.restart_at(*generation, *offset, now),
             FollowerWork::RenewIncarnation { generation } => self.renew(*generation, now),
+            FollowerWork::PassOver { generation, lost } => self.pass_over(*generation, lost, now),
             FollowerWork::RaiseLogStart(to) => self.raise_log_start(*to, now),
+            FollowerWork::ForgetLostTail { generation } => self.forget_lost_tail(*generation, now),
             FollowerWork::Recover => self.recover(now),
         }
     }
@@ -71,7 +72,7 @@ impl<S: Storage> FollowerReplica<S> {
         let _applying = self.applying.lock();
         let log = self.log();
         log.repair(range, records)?;
-        self.core.lock().partition.on_damage(damaged_from(&log));
+        self.core.lock().partition.on_damage(damage(&log));
         Ok(())
     }
 
@@ -92,7 +93,7 @@ impl<S: Storage> FollowerReplica<S> {
                 debug_assert_eq!(appended.bytes, work.records.len(), "the core takes what the log takes");
                 partition.on_appended(work.generation, work.records.len() as u64, appended.next);
                 if had_damage {
-                    partition.on_damage(damaged_from(&log));
+                    partition.on_damage(damage(&log));
                 }
             }
             Err(error @ (AppendError::Storage(_) | AppendError::Unusable(_))) => {
@@ -172,6 +173,35 @@ impl<S: Storage> FollowerReplica<S> {
         let log = self.log();
         match log.renew_incarnation((self.place.fresh_incarnation)()) {
             Ok(()) => self.log_replaced(&log, now),
+            Err(error) => self.storage_failed(&error, now),
+        }
+    }
+
+    fn pass_over(&self, generation: u64, lost: &LostRange, now: Now) -> FollowerStep {
+        if self.is_over(generation) {
+            return FollowerStep::default();
+        }
+        let log = self.log();
+        let range = OffsetRange::new(lost.start, lost.end);
+        match log.pass_over_lost(range, &lost.epochs) {
+            Ok(end) => {
+                tracing::warn!(partition = %log.partition(), lost = %range, log_end = %end, "the leader has lost records: goes on behind them");
+                self.log_replaced(&log, now)
+            }
+            Err(error) => self.storage_failed(&error, now),
+        }
+    }
+
+    fn forget_lost_tail(&self, generation: u64, now: Now) -> FollowerStep {
+        if self.is_over(generation) {
+            return FollowerStep::default();
+        }
+        let log = self.log();
+        match log.forget_lost_tail() {
+            Ok(()) => {
+                self.core.lock().partition.on_damage(damage(&log));
+                self.drained()
+            }
             Err(error) => self.storage_failed(&error, now),
         }
     }
@@ -281,7 +311,7 @@ impl<S: Storage> FollowerReplica<S> {
         }
         let incarnation = log.incarnation();
         let mut core = self.core.lock();
-        core.partition.on_log_replaced(log_state(log), incarnation, damaged_from(log));
+        core.partition.on_log_replaced(log_state(log), incarnation, damage(log));
         FollowerStep::drained(&mut core.partition)
     }
 

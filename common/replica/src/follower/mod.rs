@@ -8,13 +8,14 @@
 use std::sync::Arc;
 
 use highwater_log::{
-    CutOrder, Damage, HighWatermark, LockGuard, Log, LogConfig, LogError, LogRead, ReadError, ReadLimits,
-    Storage, TimestampHit,
+    CutOrder, Damage, HighWatermark, LockGuard, Log, LogConfig, LogError, LogRead, OffsetRange, ReadError,
+    ReadLimits, Storage, TimestampHit,
 };
 use highwater_protocol::Randomness;
 use highwater_protocol::delayed_fetch::{FetchCompletion, Probe, ProbeFacts};
 use highwater_protocol::fetch::{
-    FetchPartition, Fetched, Position, ReadPlan, Requester, check_leadership, check_position, plan_read,
+    FetchPartition, Fetched, LostRange, Position, ReadPlan, Requester, check_leadership, check_position,
+    plan_read,
 };
 use highwater_protocol::follower::{
     FetchAsk, FetchIntent, FetchPosition, FollowerConfig, FollowerPartition, FollowerStart, LeaderOffsets,
@@ -27,7 +28,7 @@ use highwater_types::{
 };
 use parking_lot::{Mutex, RwLock};
 
-use crate::open::damaged_from;
+use crate::open::damage;
 use crate::producers::Producers;
 use crate::spans::answer_facts;
 use crate::{OpenReplica, ReplicaError, ReplicaFacts, ReplicaPlace, log_facts};
@@ -105,7 +106,7 @@ impl<S: Storage> OpenReplica<S> {
             log: log_state(&self.log),
             high_watermark: self.found_high_watermark().offset,
             high_watermark_epoch: self.found_high_watermark().epoch,
-            damaged_from: damaged_from(&self.log),
+            damage: damage(&self.log),
         };
         let partition = FollowerPartition::new(config, start)?;
         let producers = Producers::load(&self.log)?;
@@ -187,6 +188,12 @@ impl<S: Storage> FollowerReplica<S> {
         self.log.read().damage()
     }
 
+    /// What of it may be had from the leader.
+    pub fn repairable(&self) -> Vec<OffsetRange> {
+        let ranges = self.core.lock().partition.repairable();
+        ranges.into_iter().map(|range| OffsetRange::new(range.start, range.end)).collect()
+    }
+
     // === fetching ===
 
     /// What to ask for at `now`.
@@ -199,16 +206,18 @@ impl<S: Storage> FollowerReplica<S> {
         self.core.lock().partition.on_sent(ask);
     }
 
-    /// A partition's answer to what was asked from `sent`.
+    /// A partition's answer to what was asked from `sent`; `lost` is what the leader has lost, as it says beside it.
     pub fn on_answer(
         &self,
         sent: &FetchPosition,
         answer: Result<&Fetched, &ReplicationError>,
+        lost: &[LostRange],
         now: MonotonicTime,
     ) -> FollowerStep {
         let facts = answer_facts(answer);
         let mut core = self.core.lock();
         let Core { partition, randomness, .. } = &mut *core;
+        partition.on_leader_lost(sent, lost);
         let action = partition.on_answer(sent, &facts, now, randomness);
         FollowerStep::of(action, partition, answer.ok())
     }

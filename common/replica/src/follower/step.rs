@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use highwater_protocol::fetch::Fetched;
+use highwater_protocol::fetch::{Fetched, LostRange};
 use highwater_protocol::follower::{FollowerAction, FollowerEffect, FollowerPartition};
 use highwater_types::{LeaderEpoch, Offset, OffsetAndEpoch, UncleanLoss};
 
@@ -42,6 +42,13 @@ pub enum FollowerWork {
         /// The leader's log start.
         offset: Offset,
     },
+    /// Go on behind what the leader has lost.
+    PassOver {
+        /// Voids the work when it is over.
+        generation: u64,
+        /// What it has lost.
+        lost: LostRange,
+    },
     /// Renew the incarnation (design.md 6.3).
     RenewIncarnation {
         /// Voids the work when it is over.
@@ -49,6 +56,11 @@ pub enum FollowerWork {
     },
     /// Raise the log start (S48, design.md 2).
     RaiseLogStart(Offset),
+    /// Forget what was lost beyond the log's end: the leader has nothing there.
+    ForgetLostTail {
+        /// Voids the work when it is over.
+        generation: u64,
+    },
     /// Open the failed log again.
     Recover,
 }
@@ -125,6 +137,9 @@ impl FollowerStep {
             FollowerAction::RestartAt { generation, offset } => {
                 step.work.push(FollowerWork::RestartAt { generation, offset });
             }
+            FollowerAction::PassOver { generation, lost } => {
+                step.work.push(FollowerWork::PassOver { generation, lost });
+            }
             FollowerAction::RenewIncarnation { generation } => {
                 step.work.push(FollowerWork::RenewIncarnation { generation });
             }
@@ -139,6 +154,9 @@ impl FollowerStep {
             match effect {
                 FollowerEffect::HighWatermarkAdvanced(to) => step.high_watermark = Some(to),
                 FollowerEffect::RaiseLogStart(to) => step.work.push(FollowerWork::RaiseLogStart(to)),
+                FollowerEffect::ForgetLostTail { generation } => {
+                    step.work.push(FollowerWork::ForgetLostTail { generation });
+                }
                 FollowerEffect::Recover => step.work.push(FollowerWork::Recover),
             }
         }

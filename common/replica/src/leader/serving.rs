@@ -3,10 +3,10 @@
 //! What must hold: the log is looked at while the core is locked, so that no high watermark is seen beside an older log end
 //! (S22).
 
-use highwater_log::{LogRead, ReadError, ReadLimits, Storage, TimestampHit};
+use highwater_log::{Damage, LogRead, ReadError, ReadLimits, Storage, TimestampHit};
 use highwater_protocol::delayed_fetch::{FetchCompletion, Probe, ProbeFacts};
 use highwater_protocol::fetch::{
-    FetchPartition, Position, ReadPlan, Requester, check_epoch, check_position, epoch_end_offset,
+    FetchPartition, LostRange, Position, ReadPlan, Requester, check_epoch, check_position, epoch_end_offset,
 };
 use highwater_protocol::leader::Answered;
 use highwater_types::{
@@ -41,6 +41,22 @@ impl<S: Storage> LeaderReplica<S> {
     /// equality (design.md 4).
     pub fn on_session_poll(&self, follower: NodeId, at: MonotonicTime) {
         self.core.lock().on_session_poll(follower, at);
+    }
+
+    /// What this log has on record as lost, in order: for its followers, which get it from nobody else.
+    pub fn lost_ranges(&self) -> Vec<LostRange> {
+        let damage = self.log.damage();
+        if damage.is_empty() {
+            return Vec::new();
+        }
+        let epochs = self.log.epochs();
+        let lost = |d: &Damage| {
+            let began = epochs.entries().iter().filter(|entry| d.range.contains(entry.start));
+            LostRange { start: d.range.start, end: d.range.end, epochs: began.copied().collect() }
+        };
+        let mut lost: Vec<_> = damage.iter().map(lost).collect();
+        lost.sort_unstable_by_key(|range| range.start);
+        lost
     }
 
     /// Records are read for a follower from now on, until [`Self::on_follower_answered`]: that time is not its lag.

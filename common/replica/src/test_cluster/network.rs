@@ -1,7 +1,7 @@
 //! Messages between machines and the store: made, delivered in any order, or lost.
 
 use highwater_log::ReadLimits;
-use highwater_protocol::fetch::{FetchPartition, Fetched, Requester, TopicRef};
+use highwater_protocol::fetch::{FetchPartition, Fetched, LostRange, Requester, TopicRef};
 use highwater_protocol::follower::{FetchIntent, FetchPosition, LeaderOffsets};
 use highwater_protocol::leader::{IsrOutcome, IsrProposal, LeaderEffect};
 use highwater_types::{ErrorCode, PartitionEpoch, ReplicationError};
@@ -10,9 +10,22 @@ use super::{Cluster, Role, partition};
 
 /// Something under way. The numbers are a machine and its life.
 pub(crate) enum Message {
-    Request { from: (usize, u64), to: usize, position: FetchPosition, request: FetchPartition },
-    Answer { to: (usize, u64), position: FetchPosition, answer: Result<Fetched, ReplicationError> },
-    Propose { from: (usize, u64), proposal: IsrProposal },
+    Request {
+        from: (usize, u64),
+        to: usize,
+        position: FetchPosition,
+        request: FetchPartition,
+    },
+    Answer {
+        to: (usize, u64),
+        position: FetchPosition,
+        answer: Result<Fetched, ReplicationError>,
+        lost: Vec<LostRange>,
+    },
+    Propose {
+        from: (usize, u64),
+        proposal: IsrProposal,
+    },
 }
 
 impl Cluster {
@@ -45,16 +58,17 @@ impl Cluster {
                 let node = self.machines[from.0].node;
                 if let Role::Leader(_) = self.machines[to].role {
                     let answer = self.serve(to, Requester::Follower(node), &request);
-                    self.messages.push(Message::Answer { to: from, position, answer });
+                    let lost = self.leader(to).lost_ranges();
+                    self.messages.push(Message::Answer { to: from, position, answer, lost });
                     self.collect_effects(to);
                 }
             }
-            Message::Answer { to: (index, life), position, answer } => {
+            Message::Answer { to: (index, life), position, answer, lost } => {
                 let now = self.now().monotonic;
                 if self.machines[index].life == life
                     && let Role::Follower(side) = &mut self.machines[index].role
                 {
-                    let step = side.replica.on_answer(&position, answer.as_ref(), now);
+                    let step = side.replica.on_answer(&position, answer.as_ref(), &lost, now);
                     side.take(step);
                 }
             }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use highwater_log::{LogRead, ReadError, ReadLimits};
 use highwater_node::MonotonicClock;
-use highwater_protocol::fetch::{self, FetchPartition, FetchResponse, PartitionResult, ReadPlan};
+use highwater_protocol::fetch::{self, FetchPartition, FetchResponse, LostRange, PartitionResult, ReadPlan};
 use highwater_protocol::leader::Answered;
 use highwater_protocol::quota::Metering;
 use highwater_types::{ErrorCode, NodeId, Offset, ReplicationError};
@@ -128,6 +128,7 @@ impl Read {
                     topic_id,
                     partition,
                     outcome: outcome(),
+                    lost: Vec::new(),
                 })
                 .collect()
         })
@@ -154,6 +155,12 @@ struct Cap {
 }
 
 impl Caps {
+    /// What the leader of a partition has lost, where a follower asks.
+    fn lost(&self, asked: &PlannedPartition) -> Vec<LostRange> {
+        let replica = asked.plan.as_ref().ok().filter(|_| self.follower.is_some());
+        replica.map(|(replica, _)| replica.lost_ranges()).unwrap_or_default()
+    }
+
     /// A follower's partition was answered.
     fn answered(&self, replica: &dyn HostedReplica, answered: Answered) {
         let Some(follower) = self.follower else { return };
@@ -200,6 +207,7 @@ fn has_records(partition: &PlannedPartition) -> bool {
 }
 
 fn without_records(partition: PlannedPartition, cap: Cap, caps: &Caps) -> PartitionResult {
+    let lost = caps.lost(&partition);
     let PlannedPartition { topic, topic_id, partition, plan } = partition;
     let outcome = plan.map(|(replica, plan)| {
         // Of what is only idle nothing is told: that would cost each poll something for each partition.
@@ -208,7 +216,7 @@ fn without_records(partition: PlannedPartition, cap: Cap, caps: &Caps) -> Partit
         }
         nothing_of(&plan)
     });
-    PartitionResult { topic, topic_id, partition, outcome }
+    PartitionResult { topic, topic_id, partition, outcome, lost }
 }
 
 fn nothing_of(plan: &ReadPlan) -> fetch::Fetched {
@@ -225,6 +233,7 @@ fn read_in_order(partitions: Vec<PlannedPartition>, caps: &Caps) -> Vec<Partitio
         .into_iter()
         .zip(&caps.partitions)
         .map(|(planned, cap)| {
+            let lost = caps.lost(&planned);
             let PlannedPartition { topic, topic_id, partition, plan } = planned;
             let outcome = plan.and_then(|(replica, plan)| {
                 let begun = caps.clock.now();
@@ -240,7 +249,7 @@ fn read_in_order(partitions: Vec<PlannedPartition>, caps: &Caps) -> Vec<Partitio
                 }
                 answer.map(|(fetched, _)| fetched)
             });
-            PartitionResult { topic, topic_id, partition, outcome }
+            PartitionResult { topic, topic_id, partition, outcome, lost }
         })
         .collect()
 }

@@ -106,7 +106,13 @@ fn answered(completion: FetchCompletion, bytes: usize) -> Fetched {
         answered: at,
         throttle: Duration::ZERO,
         throttle_reason: None,
-        partitions: vec![PartitionResult { topic: None, topic_id: None, partition, outcome: Ok(found) }],
+        partitions: vec![PartitionResult {
+            topic: None,
+            topic_id: None,
+            partition,
+            outcome: Ok(found),
+            lost: Vec::new(),
+        }],
     };
     let waited = Duration::ZERO;
     Fetched { response, completion, parked: waited, held: waited, reading: at, admitted: None }
