@@ -29,6 +29,7 @@ pub mod load;
 pub mod log_dump;
 pub mod log_files;
 pub mod parts;
+pub mod placed;
 pub mod ports;
 pub mod power_loss;
 pub mod process;

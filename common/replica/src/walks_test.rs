@@ -124,6 +124,29 @@ fn kip_279_several_fail_overs_are_undone_in_several_rounds() {
 }
 
 #[test]
+fn kip_279_a_batch_of_a_leadership_in_between_is_cut_wherever_it_ends() {
+    // A writes 0..10 and, alone, 11..20; B writes its own from 11 on, to before, to, or beyond 20; A leads again from 21 on.
+    for last in [15, 20, 25] {
+        let mut cluster = Cluster::leading(2, Durability::PageCache);
+        cluster.produce(0, 11);
+        cluster.replicate();
+        cluster.produce(0, 10);
+        cluster.kill(0);
+        cluster.stop(1);
+        assert!(cluster.lead(1, |_| true), "the set keeps both: nothing of this is committed");
+        cluster.produce(1, last - 10);
+        cluster.kill(1);
+        assert!(cluster.lead(0, |_| true));
+        cluster.produce(0, 10);
+        cluster.follow(1, 3);
+        cluster.replicate();
+        cluster.check();
+        cluster.assert_identical();
+        assert_eq!(cluster.follower(1).log().log_end(), offset(31), "up to {last}");
+    }
+}
+
+#[test]
 fn an_epoch_without_records_does_not_keep_a_follower_out() {
     // KAFKA-15608: leaderships that wrote nothing, on both sides.
     let mut cluster = Cluster::leading(2, Durability::PageCache);

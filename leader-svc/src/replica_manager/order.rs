@@ -135,8 +135,8 @@ fn objection(record: &PartitionRecord, node: NodeId, peers: &Peers) -> Option<St
     let member =
         record.isr.iter().map(|member| member.node).find(|other| *other != node && peers.is_up(*other))?;
     Some(format!(
-        "node {member} is in sync, and its leader-svc is up: it leads without a loss. If it cannot, order that it leads, or \
-         stop it"
+        "node {member} is in sync, and its leader-svc is up: it leads without a loss. If it says that it cannot, stop its \
+         leader-svc first"
     ))
 }
 

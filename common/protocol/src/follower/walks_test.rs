@@ -33,6 +33,25 @@ fn kafka_6361_several_rounds_find_the_common_prefix() {
 }
 
 #[test]
+fn kip_279_a_batch_of_a_leadership_in_between_is_cut_wherever_it_ends() {
+    // The leader led in epoch 1 up to 20 and again in epoch 3; the follower led in epoch 2 from 11 on, and its batch ended
+    // before, at, or after the offset at which epoch 3 begins.
+    let leader = TestLog::of_epochs(&[&[1; 21][..], &[3; 10]].concat());
+    for last in [15, 20, 25] {
+        let mut own = TestLog::of_epochs(&[&[1; 11][..], &vec![2; last - 10]].concat());
+        let mut follower = following(&own, 3, 0);
+        let asked = fetch_until_settled(&mut follower, &mut own, &leader);
+        let end = i64::try_from(last).unwrap() + 1;
+        assert_eq!(
+            asked,
+            [(end, Some(2), Some((1, 21))), (11, Some(1), None), (31, Some(3), None)],
+            "up to {last}"
+        );
+        assert_eq!(own, leader);
+    }
+}
+
+#[test]
 fn kip_101_given_1_a_restart_cuts_nothing() {
     // B holds 0..1@0 and knows the high watermark 1: it starts at its log end, not at the high watermark.
     let own = TestLog::of_epochs(&[0, 0]);

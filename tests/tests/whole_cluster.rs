@@ -1,0 +1,249 @@
+//! The whole cluster goes down at once, as real processes, and comes back: what was acknowledged is there, or nobody leads
+//! before a person says so.
+#![allow(clippy::indexing_slicing, reason = "a panic fails the test")]
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use highwater_proto::v1;
+use highwater_types::Program;
+use system_tests::calls::{Calls, batch, to};
+use system_tests::cluster::{Cluster, Plan};
+use system_tests::load::Load;
+use system_tests::log_files::LogBytes;
+use system_tests::power_loss::Unflushed;
+use system_tests::tier::rounds;
+use system_tests::traffic::Traffic;
+use system_tests::{tool, wait};
+
+const NODES: [i32; 3] = [1, 2, 3];
+const TOPIC: &str = "t";
+/// For how long nobody may lead: many times what a take-over takes.
+const A_WHILE: Duration = Duration::from_secs(4);
+
+/// Three nodes that have the topic, all in sync.
+async fn cluster(plan: Plan, durability: &str) -> Cluster {
+    let cluster = plan.start().await;
+    let calls = Calls::of(cluster.leader(1));
+    calls.until_nodes(3).await;
+    let properties = [("durability", durability), ("min.insync.replicas", "2")];
+    calls.create_topic(TOPIC, 1, &NODES, &properties).await;
+    until_all_have_everything(&cluster).await;
+    cluster
+}
+
+fn over_the_shim() -> Plan {
+    NODES.into_iter().fold(Plan::new(), |plan, node| plan.node(node).with_power_loss(node))
+}
+
+fn plain() -> Plan {
+    NODES.into_iter().fold(Plan::new(), Plan::node)
+}
+
+/// Who leads, as a node knows.
+async fn leader(cluster: &Cluster) -> Option<i32> {
+    for node in NODES {
+        if let Some(topic) = Calls::of(cluster.leader(node)).topic(TOPIC).await {
+            return topic.partitions.first()?.leader_id;
+        }
+    }
+    None
+}
+
+/// Waits until all three are in sync and have what the leader has; says who that is.
+async fn until_all_have_everything(cluster: &Cluster) -> i32 {
+    wait::until("all three to have everything", wait::SOON, async || {
+        let leader = leader(cluster).await?;
+        Calls::of(cluster.leader(leader)).are_in_sync(TOPIC, 2).await.then_some(leader)
+    })
+    .await
+}
+
+fn directory(cluster: &Cluster, node: i32) -> PathBuf {
+    cluster.data_dir(node).join(format!("{TOPIC}-0"))
+}
+
+fn lose_all_power(cluster: &mut Cluster, unflushed: impl Fn(i32) -> Unflushed) {
+    cluster.kill_all(&NODES);
+    for node in NODES {
+        cluster.lose_power(node, unflushed(node));
+    }
+}
+
+async fn loses_power_again_and_again(seed: Option<u64>) {
+    let mut cluster = cluster(over_the_shim(), "fsync").await;
+    let mut load = Load::start(&cluster, &NODES, TOPIC).await;
+    for round in 0..u64::from(rounds(3, 30)) {
+        load.goes_on().await;
+        let unflushed = |node: i32| {
+            seed.map_or(Unflushed::Lost, |seed| {
+                Unflushed::Torn(seed + 10 * round + u64::from(node.unsigned_abs()))
+            })
+        };
+        lose_all_power(&mut cluster, unflushed);
+        cluster.start_all(&NODES).await;
+        // By itself: nobody orders an election.
+        load.goes_on().await;
+        until_all_in_sync(&cluster).await;
+    }
+    load.end().await;
+    let leader = until_all_have_everything(&cluster).await;
+    let end = Traffic::new(cluster.leader(leader).channel(), TOPIC, 0).read_all(&load.history).await;
+    load.history.assert_holds();
+    let kept = LogBytes::read(&directory(&cluster, leader));
+    assert_eq!((kept.end, kept.good), (end, kept.bytes.len()));
+    for node in NODES {
+        assert!(LogBytes::read(&directory(&cluster, node)).bytes == kept.bytes, "node {node}");
+    }
+}
+
+async fn until_all_in_sync(cluster: &Cluster) {
+    wait::until("all three in sync", wait::SOON, async || {
+        let topic = Calls::of(cluster.leader(leader(cluster).await?)).topic(TOPIC).await?;
+        (topic.partitions.first()?.isr.len() == NODES.len()).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn under_fsync_a_cluster_without_power_comes_back_by_itself_with_all_that_was_acknowledged() {
+    loses_power_again_and_again(None).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn under_fsync_a_cluster_whose_unflushed_writes_are_torn_comes_back_by_itself_too() {
+    loses_power_again_and_again(Some(4271)).await;
+}
+
+/// Whether any node takes a record.
+async fn is_written_to(cluster: &Cluster) -> bool {
+    for node in NODES {
+        let result =
+            Calls::of(cluster.leader(node)).produce(v1::Acks::Leader, to(TOPIC, 0, batch(1, 10))).await;
+        if result.error.is_none() {
+            return true;
+        }
+    }
+    false
+}
+
+/// Nobody knows any more whether it has everything that was acknowledged; a person decides, and is told what may be lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn under_page_cache_nobody_leads_after_a_loss_of_all_power_before_a_person_says_so() {
+    let mut cluster = cluster(over_the_shim(), "page-cache").await;
+    let calls = Calls::of(cluster.leader(leader(&cluster).await.expect("it is led")));
+    for _ in 0..20 {
+        let result = calls.produce(v1::Acks::All, to(TOPIC, 0, batch(1, 100))).await;
+        assert_eq!(result.error, None);
+    }
+    lose_all_power(&mut cluster, |_| Unflushed::Lost);
+    cluster.start_all(&NODES).await;
+    wait::always("nobody leads", A_WHILE, async || !is_written_to(&cluster).await).await;
+
+    // As long as others are up that were in sync, it is not believed that none of them can lead.
+    let order = ["elect", "t-0", "--unclean", "--node", "2"];
+    let refused = tool::run(&cluster, &order).await.code(1).err;
+    assert!(refused.contains("is in sync, and its leader-svc is up"), "{refused}");
+    for node in [1, 3] {
+        cluster.server_mut((node, Program::LeaderSvc)).kill();
+    }
+    let done = wait::until("the others to be down", wait::SOON, async || {
+        let done = tool::run(&cluster, &order).await;
+        done.status.success().then_some(done)
+    })
+    .await;
+    assert!(done.text().contains("is lost"), "{}", done.text());
+    for node in [1, 3] {
+        cluster.start_and_wait((node, Program::LeaderSvc)).await;
+    }
+    wait::until("node 2 to lead", wait::SOON, async || {
+        (leader(&cluster).await? == 2 && is_written_to(&cluster).await).then_some(())
+    })
+    .await;
+    until_all_have_everything(&cluster).await;
+    let described = tool::run_json(&cluster, &["topics", "describe", TOPIC]).await.code(0).line();
+    let unclean = &described["partitions"][0]["unclean"];
+    assert!(unclean["passed_over"].as_array().is_some_and(|members| !members.is_empty()), "{described}");
+}
+
+/// The page cache outlives the programs.
+#[tokio::test(flavor = "multi_thread")]
+async fn under_page_cache_a_cluster_whose_programs_are_all_killed_comes_back_by_itself_with_everything() {
+    let mut cluster = cluster(plain(), "page-cache").await;
+    let mut load = Load::start(&cluster, &NODES, TOPIC).await;
+    for _ in 0..rounds(2, 20) {
+        load.goes_on().await;
+        cluster.kill_all(&NODES);
+        cluster.start_all(&NODES).await;
+        load.goes_on().await;
+    }
+    load.end().await;
+    let leader = until_all_have_everything(&cluster).await;
+    Traffic::new(cluster.leader(leader).channel(), TOPIC, 0).read_all(&load.history).await;
+    load.history.assert_holds();
+}
+
+/// Kafka 4.4 lost both copies here: whoever had lost its directory was elected, and the others cut what they had.
+async fn nothing_is_lost_with_one_replicas(lose: fn(&Cluster, i32)) {
+    let mut cluster = cluster(plain(), "fsync").await;
+    for (is_leader, comes_first) in [(true, true), (true, false), (false, true), (false, false)] {
+        let what = format!("of the leader: {is_leader}, started first: {comes_first}");
+        let leads = leader(&cluster).await.expect("it is led");
+        let calls = Calls::of(cluster.leader(leads));
+        for _ in 0..10 {
+            assert_eq!(calls.produce(v1::Acks::All, to(TOPIC, 0, batch(3, 100))).await.error, None, "{what}");
+        }
+        until_all_have_everything(&cluster).await;
+        let had = LogBytes::read(&directory(&cluster, leads)).bytes;
+        cluster.kill_all(&NODES);
+        let loser =
+            if is_leader { leads } else { NODES.into_iter().find(|node| *node != leads).expect("three") };
+        lose(&cluster, loser);
+
+        let others: Vec<i32> = NODES.into_iter().filter(|node| *node != loser).collect();
+        if comes_first {
+            cluster.start_all(&[loser]).await;
+            wait::always("it does not lead alone", A_WHILE / 2, async || {
+                let result = Calls::of(cluster.leader(loser))
+                    .produce(v1::Acks::Leader, to(TOPIC, 0, batch(1, 10)))
+                    .await;
+                result.error.is_some()
+            })
+            .await;
+            cluster.start_all(&others).await;
+        } else {
+            cluster.start_all(&others).await;
+            cluster.start_all(&[loser]).await;
+        }
+        until_all_have_everything(&cluster).await;
+        for node in NODES {
+            assert!(LogBytes::read(&directory(&cluster, node)).bytes == had, "{what}: node {node}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_whose_partition_directory_is_gone_when_all_start_again_costs_nothing() {
+    nothing_is_lost_with_one_replicas(|cluster, node| {
+        fs::remove_dir_all(directory(cluster, node)).expect("it is there");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_disk_is_empty_when_all_start_again_costs_nothing() {
+    nothing_is_lost_with_one_replicas(|cluster, node| {
+        fs::remove_dir_all(cluster.data_dir(node)).expect("it is there");
+        fs::create_dir(cluster.data_dir(node)).expect("the place is ours");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_whose_checkpoint_is_gone_when_all_start_again_costs_nothing() {
+    nothing_is_lost_with_one_replicas(|cluster, node| {
+        fs::remove_file(directory(cluster, node).join("checkpoint")).expect("it is there");
+    })
+    .await;
+}
