@@ -286,3 +286,40 @@ async fn offsets_are_listed_by_position_time_and_epoch() {
     assert_eq!(epoch_end(None).await, (None, None), "no epoch is never the log end (KAFKA-6857)");
     node.stop().await;
 }
+
+#[tokio::test]
+async fn questions_for_offsets_and_epochs_are_fenced_as_a_fetch_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = start(dir.path()).await;
+    node.topic("t", &[]).await;
+    node.stop().await;
+    let node = start(dir.path()).await;
+    assert_eq!(node.leads("t").await.partitions[0].leader_epoch, Some(1));
+    let ask = async |topic: &str, current_leader_epoch: Option<i32>| {
+        let offsets = v1::ListOffsetsPartition {
+            topic: topic.into(),
+            partition: Some(0),
+            position: v1::OffsetPosition::Latest.into(),
+            current_leader_epoch,
+            ..Default::default()
+        };
+        let epochs = v1::OffsetsForLeaderEpochPartition {
+            topic: topic.into(),
+            partition: Some(0),
+            leader_epoch: Some(0),
+            current_leader_epoch,
+            ..Default::default()
+        };
+        let offsets = v1::ListOffsetsRequest { replica_id: None, partitions: vec![offsets] };
+        let epochs = v1::OffsetsForLeaderEpochRequest { replica_id: None, partitions: vec![epochs] };
+        let mut offsets = node.log.clone().list_offsets(offsets).await.unwrap().into_inner();
+        let mut epochs = node.log.clone().offsets_for_leader_epoch(epochs).await.unwrap().into_inner();
+        [offsets.partitions.remove(0).error, epochs.partitions.remove(0).error].map(|error| code(&error))
+    };
+    assert_eq!(ask("t", Some(0)).await, [Some(v1::ErrorCode::FencedLeaderEpoch); 2]);
+    assert_eq!(ask("t", Some(2)).await, [Some(v1::ErrorCode::UnknownLeaderEpoch); 2]);
+    assert_eq!(ask("t", Some(1)).await, [None; 2]);
+    assert_eq!(ask("t", None).await, [None; 2]);
+    assert_eq!(ask("nobody-knows", None).await, [Some(v1::ErrorCode::UnknownTopicOrPartition); 2]);
+    node.stop().await;
+}

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use highwater_proto::v1;
 use highwater_wire::failure::classify;
 use nodes::{Cluster, Following, eventually, records_of};
+use system_tests::calls::code;
 use system_tests::disk::{ReadOnly, SmallDisk};
 use tonic::Code;
 
@@ -138,6 +139,19 @@ async fn an_agent_serves_reads_up_to_its_high_watermark_and_names_the_leader_for
     cluster.produce("orders", 0, v1::Acks::All, 1).await.unwrap();
     let woken = waiting.await.unwrap().unwrap();
     assert_eq!((woken.error, woken.records.is_empty()), (None, false));
+
+    // Only the leader's log is the one to be cut against (S41).
+    let asked = v1::OffsetsForLeaderEpochPartition {
+        topic: "orders".to_owned(),
+        partition: Some(0),
+        leader_epoch: Some(0),
+        ..Default::default()
+    };
+    let request = v1::OffsetsForLeaderEpochRequest { replica_id: None, partitions: vec![asked] };
+    let mut log = v1::log_service_client::LogServiceClient::new(two.channel());
+    let answer = log.offsets_for_leader_epoch(request).await.unwrap().into_inner();
+    let error = answer.partitions.into_iter().next().and_then(|answered| answered.error);
+    assert_eq!(code(error.as_ref()), Some(v1::ErrorCode::NotLeaderOrFollower));
 
     let refused = nodes::produce(two.channel(), "orders", 0, v1::Acks::All, 1).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);

@@ -205,6 +205,12 @@ async fn a_dead_follower_is_told_of(collector: &FakeCollector, pair: &mut Traced
     };
     let cause = wait::until("the cause, in one word everywhere", wait::SOON, same_word).await;
     assert_ne!(cause, "none");
+    // It has a replica of either topic.
+    wait::until("both partitions to lack a replica", wait::SOON, async || {
+        let values = collector.metric("leader-svc", metric::UNDER_REPLICATED);
+        values.first().is_some_and(|(value, _)| *value == 2.0).then_some(())
+    })
+    .await;
 }
 
 fn fetch_spans(collector: &FakeCollector, service: &str) -> usize {

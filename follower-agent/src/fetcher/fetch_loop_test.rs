@@ -372,6 +372,16 @@ async fn an_answer_for_a_partition_that_left_the_loop_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_partition_that_was_not_asked_for_is_left_out_of_an_answer() {
+    let p0 = TestPartition::new(0);
+    let stranger = TestPartition::new(1);
+    let mut rig = Rig::new(&[&p0]);
+    rig.next().await.answer_for(&[1, 0], |_| ten_from(0, 10));
+    assert_eq!(rig.next().await.partitions(), [(0, 10, 0, true)], "the loop goes on");
+    assert_eq!((p0.queued(), stranger.queued()), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_partition_that_made_progress_goes_to_the_end_of_the_order() {
     let partitions: Vec<_> = (0..3).map(TestPartition::new).collect();
     let mut rig = Rig::new(&partitions.iter().collect::<Vec<_>>());

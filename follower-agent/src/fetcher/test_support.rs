@@ -305,11 +305,21 @@ impl Asked {
 
     /// Answers each partition by `outcome`.
     pub(super) fn answer(self, outcome: impl Fn(i32) -> Result<Fetched, ReplicationError>) {
-        let results = self.request.partitions.iter().map(|asked| PartitionResult {
+        let asked = self.indexes();
+        self.answer_for(&asked, outcome);
+    }
+
+    /// Answers these partitions by `outcome`, asked for or not.
+    pub(super) fn answer_for(
+        self,
+        indexes: &[i32],
+        outcome: impl Fn(i32) -> Result<Fetched, ReplicationError>,
+    ) {
+        let results = indexes.iter().map(|index| PartitionResult {
             topic: None,
             topic_id: Some(id(0).topic_id),
-            partition: asked.partition,
-            outcome: outcome(asked.partition.get()),
+            partition: id(*index).partition,
+            outcome: outcome(*index),
             lost: Vec::new(),
         });
         let response = FetchResponse {

@@ -173,9 +173,8 @@ pub(crate) fn dangling_names(document: &str, source: impl Fn(&str) -> Option<Str
         for (at, piece) in pieces.windows(3).enumerate() {
             let &[file, between, name] = piece else { continue };
             if at % 2 == 1 && between == " " && file.ends_with(".rs") {
-                let found = source(file).is_some_and(|text| {
-                    text.contains(&format!("fn {name}(")) || text.contains(&format!("const {name}:"))
-                });
+                let forms = [format!("fn {name}("), format!("fn {name}<"), format!("const {name}:")];
+                let found = source(file).is_some_and(|text| forms.iter().any(|form| text.contains(form)));
                 if !found {
                     complaints.push(format!("{file} has no {name}"));
                 }

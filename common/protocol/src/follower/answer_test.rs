@@ -439,6 +439,29 @@ fn a_range_that_cannot_be_had_is_asked_for_again_later() {
 }
 
 #[test]
+fn a_leader_that_fences_the_question_for_its_range_stops_the_partition_until_the_new_epoch() {
+    let mut follower = at_ten();
+    let action = answer(&mut follower, 0, &AnswerFacts::Error(ErrorCode::OffsetOutOfRange));
+    let FollowerAction::AskOffsets { generation } = action else { panic!("{action:?}") };
+    let fenced = Err(ErrorCode::FencedLeaderEpoch);
+    let action = follower.on_leader_offsets(generation, fenced, millis(0), &mut random());
+    assert_eq!((action, follower.log_end()), (FollowerAction::Nothing, offset(10)));
+    let failed = PartitionFetchState::Failed { reason: FailureReason::Fenced, retry_at: None };
+    assert_eq!(follower.state(millis(1_000_000)), failed);
+    assert!(follower.on_leader(node(3), epoch(6), state(10, Some(5)), millis(2)));
+    assert_eq!(follower.state(millis(2)), PartitionFetchState::Fetching);
+}
+
+#[test]
+fn an_answer_without_records_tells_the_lag() {
+    // S68, KAFKA-15080: else an idle partition would be throttled as one that lags.
+    let mut follower = at_ten();
+    assert_eq!(follower.lag(), None);
+    answer(&mut follower, 0, &records(10, 10, &[]));
+    assert_eq!(follower.lag(), Some(0));
+}
+
+#[test]
 fn a_cut_below_what_this_incarnation_acknowledged_renews_it_first() {
     // The leader lost 8..9@5 within epoch 5, high watermark 8.
     let mut follower = follower(5, 10, 5, 8);

@@ -1,5 +1,7 @@
 //! Who joins the in-sync set, and when it is asked for (S52, S54, S55, design.md 6.3, 6.4, 6.9).
 
+use std::time::Duration;
+
 use highwater_types::PartitionEpoch;
 
 use super::super::leader_test_support::*;
@@ -101,6 +103,21 @@ fn a_removed_replica_is_forgotten_and_an_added_one_starts_unknown() {
         rows.iter().map(|r| (r.node, r.acknowledged)).collect::<Vec<_>>(),
         [(node(3), None), (node(4), None)]
     );
+}
+
+#[test]
+fn a_record_of_the_same_leadership_keeps_what_is_known_of_followers_and_where_its_epoch_began() {
+    let two = [member(1, 10), member(2, 20)];
+    let mut leader = leader(&two);
+    send(&mut leader, 2, &fetch_of(2, 95), 1).unwrap();
+    send(&mut leader, 3, &fetch_of(3, 99), 1).unwrap();
+    leader.on_append(offset(110), millis(2));
+    leader.on_record(&record(&[1, 2, 3], &two, 7, 4), millis(3));
+    let row = leader.describe(millis(4)).into_iter().find(|row| row.node == node(2)).unwrap();
+    assert_eq!((row.acknowledged, row.last_fetch_age), (Some(offset(95)), Some(Duration::from_millis(3))));
+    assert_eq!(proposals(&mut leader), [], "99 is before the epoch began");
+    send(&mut leader, 3, &fetch_of(3, 100), 5).unwrap();
+    assert_eq!(proposals(&mut leader), [proposal(4, &[member(1, 10), member(2, 20), member(3, 30)])]);
 }
 
 #[test]
