@@ -21,15 +21,17 @@ pub(crate) struct EpochRun {
     /// The base offsets of the first and the last of them.
     pub(crate) first: Offset,
     pub(crate) last: Offset,
+    /// The offset after the last one.
+    pub(crate) end: Offset,
 }
 
 /// Takes note of a batch that follows those noted.
 pub(crate) fn note(runs: &mut Vec<EpochRun>, header: &BatchHeader) {
     let Some(epoch) = header.leader_epoch() else { return };
-    let first = header.base_offset();
+    let (first, end) = (header.base_offset(), header.next_offset());
     match runs.last_mut() {
-        Some(run) if run.epoch == epoch => run.last = first,
-        Some(_) | None => runs.push(EpochRun { epoch, first, last: first }),
+        Some(run) if run.epoch == epoch => (run.last, run.end) = (first, end),
+        Some(_) | None => runs.push(EpochRun { epoch, first, last: first, end }),
     }
 }
 
@@ -59,7 +61,7 @@ pub(crate) fn recover<S: Storage>(
         LoadedEpochs::Damaged { salvaged, reason } => (salvaged, Some(reason)),
     };
     let is_empty = segments.iter().all(|s| s.len == 0);
-    let wrong = wrong.or_else(|| Some(contradiction(&stored, runs, log_start, log_end)?.reason));
+    let wrong = wrong.or_else(|| Some(contradiction(&stored, runs, log_start)?.reason));
     let mut epochs = stored.clone();
     // What began beyond the end was cut. What began at the end stays: a leadership that appended nothing (S36).
     epochs.truncate_from_end(log_end.next());
@@ -90,16 +92,11 @@ impl EpochRuns {
         note(&mut self.runs, header);
     }
 
-    /// Where an epoch cache says something else than the batches, the last of which ends at `log_end`; what lies below
-    /// `log_start` is forgotten. `None` when they agree.
+    /// Where an epoch cache says something else than the batches; what lies below `log_start` is forgotten. `None` when they
+    /// agree.
     #[must_use]
-    pub fn contradiction(
-        &self,
-        stored: &LeaderEpochCache,
-        log_start: Offset,
-        log_end: Offset,
-    ) -> Option<EpochContradiction> {
-        contradiction(stored, &self.runs, log_start, log_end)
+    pub fn contradiction(&self, stored: &LeaderEpochCache, log_start: Offset) -> Option<EpochContradiction> {
+        contradiction(stored, &self.runs, log_start)
     }
 }
 
@@ -112,12 +109,12 @@ pub struct EpochContradiction {
     pub reason: String,
 }
 
-/// Where the cache says something else than the batches, the last of which ends at `log_end`.
+/// Where the cache says something else than the batches. Of what comes behind the last of them they say nothing: it may be
+/// lost, or not have been read.
 fn contradiction(
     stored: &LeaderEpochCache,
     runs: &[EpochRun],
     log_start: Offset,
-    log_end: Offset,
 ) -> Option<EpochContradiction> {
     // What lies below the log start is forgotten.
     let wrong = |run: &EpochRun| {
@@ -125,12 +122,12 @@ fn contradiction(
         kept.find(|offset| stored.epoch_at(*offset) != Some(run.epoch))
     };
     if let Some((run, offset)) = runs.iter().find_map(|run| Some((run, wrong(run)?))) {
-        let EpochRun { epoch, first, last } = run;
+        let EpochRun { epoch, first, last, .. } = run;
         let reason = format!("the batches from offset {first} to {last} are of epoch {epoch}");
         return Some(EpochContradiction { offset, reason });
     }
     let last = runs.last()?;
-    let within = stored.entries().iter().find(|e| e.epoch > last.epoch && e.start < log_end)?;
+    let within = stored.entries().iter().find(|e| e.epoch > last.epoch && e.start < last.end)?;
     let reason = format!(
         "epoch {} begins at offset {} within a batch of epoch {}",
         within.epoch, within.start, last.epoch

@@ -64,6 +64,15 @@ impl DamagedBytes {
         left.damage.range.end = left.damage.range.end.min(end);
         (!left.damage.range.is_empty()).then_some(left)
     }
+
+    /// What is left of it in a log that starts at `log_start`. Bytes that are bad are replaced as a whole.
+    pub(crate) fn above(&self, log_start: Offset) -> Option<Self> {
+        let mut left = self.clone();
+        if left.bytes.is_none() {
+            left.damage.range.start = left.damage.range.start.max(log_start.min(left.damage.range.end));
+        }
+        (left.damage.range.end > log_start).then_some(left)
+    }
 }
 
 /// One moment of a log.

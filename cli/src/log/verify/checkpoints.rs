@@ -89,8 +89,7 @@ pub(super) fn check_epochs(
     };
     // What lies below the log start may be on the disk still, and is in the checkpoint no more.
     let log_start = cache.earliest().map_or(Offset::ZERO, |EpochEntry { start, .. }| start);
-    let log_end = walked.end.unwrap_or(log_start);
-    if let Some(found) = walked.epochs.contradiction(&cache, log_start, log_end) {
+    if let Some(found) = walked.epochs.contradiction(&cache, log_start) {
         let problem = Finding::problem(FindingKind::WrongEpochs, &path, found.reason);
         findings.push(problem.offsets(found.offset.get(), None));
     }

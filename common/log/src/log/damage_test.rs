@@ -27,6 +27,8 @@ on_both_disks!(
     missing_segments_are_made_again_by_repair,
     a_repair_of_missing_segments_must_fit,
     a_part_of_missing_segments_can_be_repaired,
+    what_is_lost_below_a_log_start_that_rises_is_lost_no_more,
+    segments_that_go_missing_one_after_the_other_are_all_damage,
 );
 
 fn damage_below_the_high_watermark_is_never_cut<D: TestDisk>() {
@@ -471,4 +473,39 @@ fn a_repair_of_missing_segments_must_fit<D: TestDisk>() {
     );
     log.repair(range, &piece(12, 18)).unwrap();
     assert_eq!(read_all(&log, o(0)), bytes);
+}
+
+fn what_is_lost_below_a_log_start_that_rises_is_lost_no_more<D: TestDisk>() {
+    let disk = D::new();
+    let (log, bytes) = segmented(&disk);
+    log.close_clean(hw(66, 0)).unwrap();
+    remove_segment(&disk, 24, true);
+    let (log, _) = reopen(&disk);
+    // A leader's segments need not begin where this one's do.
+    log.raise_log_start(o(30)).unwrap();
+    let left = crate::OffsetRange::new(o(30), o(36));
+    assert_eq!(log.damage().iter().map(|damage| damage.range).collect::<Vec<_>>(), [left]);
+    let piece = bytes::Bytes::copy_from_slice(&bytes[15 * batch_bytes()..18 * batch_bytes()]);
+    log.repair(left, &piece).unwrap();
+    assert_eq!((read_all(&log, o(30)), log.damage()), (bytes[15 * batch_bytes()..].to_vec(), vec![]));
+    kill(log);
+    let (log, report) = reopen(&disk);
+    assert_eq!((read_all(&log, o(30)), report.damage), (bytes[15 * batch_bytes()..].to_vec(), vec![]));
+}
+
+fn segments_that_go_missing_one_after_the_other_are_all_damage<D: TestDisk>() {
+    for [first, second, start, end] in [[0, 12, 0, 24], [12, 0, 0, 24], [24, 36, 24, 48], [36, 24, 24, 48]] {
+        let disk = D::new();
+        let (mut log, bytes) = segmented(&disk);
+        for base in [first, second] {
+            log.close_clean(hw(66, 0)).unwrap();
+            remove_segment(&disk, base, true);
+            log = reopen(&disk).0;
+        }
+        let range = crate::OffsetRange::new(o(start), o(end));
+        assert_eq!(log.damage().iter().map(|damage| damage.range).collect::<Vec<_>>(), [range]);
+        let [from, to] = [start, end].map(|at| usize::try_from(at / 2).unwrap() * batch_bytes());
+        log.repair(range, &bytes::Bytes::copy_from_slice(&bytes[from..to])).unwrap();
+        assert_eq!((read_all(&log, o(0)), log.damage()), (bytes, vec![]));
+    }
 }

@@ -278,9 +278,8 @@ impl<'a, S: Storage> Opening<'a, S> {
             bytes: None,
         };
         let mut damage = scan.damage.clone();
-        let mut known = self.state.lost_ranges.clone();
-        known.extend(lost_head);
-        for range in known {
+        // The head first: more than what was known of it may be gone by now.
+        for range in lost_head.into_iter().chain(self.state.lost_ranges.clone()) {
             let is_met =
                 damage.iter().any(|d| d.damage.range.start < range.end && range.start < d.damage.range.end);
             if !is_met && range.start >= self.state.log_start && !is_there(segments, range.start)? {

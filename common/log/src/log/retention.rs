@@ -115,7 +115,7 @@ impl<S: Storage> Log<S> {
         let mut epochs = view.epochs.as_ref().clone();
         epochs.truncate_from_start(log_start);
         let after = self.publish(|view| {
-            let damage = view.damage.iter().filter(|d| d.damage.range.end > log_start).cloned().collect();
+            let damage = view.damage.iter().filter_map(|d| d.above(log_start)).collect();
             let shorter = view.with_segments(view.segments().skip(count).cloned().collect());
             View { log_start, epochs: Arc::new(epochs), damage: Arc::new(damage), ..shorter }
         });

@@ -267,10 +267,11 @@ fn epochs_that_the_batches_contradict_are_told_with_their_place() {
         entries.iter().map(entry).collect()
     };
     let told = |entries, log_start| {
-        runs.contradiction(&cache(entries), o(log_start), o(10)).map(|found| found.offset.get())
+        runs.contradiction(&cache(entries), o(log_start)).map(|found| found.offset.get())
     };
     assert_eq!(told(&[(0, 0), (2, 6)], 0), None);
     assert_eq!(told(&[(0, 0), (2, 6), (7, 10)], 0), None, "a leadership without a batch");
+    assert_eq!(told(&[(0, 0), (2, 6), (3, 11)], 0), None, "of batches that are lost, or were not read");
     assert_eq!(told(&[(2, 6)], 6), None, "what lies below the log start is forgotten");
     assert_eq!(told(&[(2, 6)], 0), Some(0));
     assert_eq!(told(&[(0, 0), (1, 3), (2, 6)], 0), Some(3));
