@@ -1,7 +1,7 @@
 //! Repair of damage (design.md 2): ranges of acknowledged records that this disk lost are read from the leader again.
 //!
-//! What must hold: it reads as a consumer does, so below the leader's high watermark, and acknowledges nothing by it;
-//! batches are taken only when they lie exactly where the damage is and carry the epochs that the own log knows there.
+//! What must hold: it reads as a consumer does, so below the leader's high watermark, and acknowledges nothing by it; which
+//! batches are taken says `highwater_replica::Refill`.
 //! The log checks them once more before they are written. Until then the replica acknowledges nothing from the damage on,
 //! which is the core's rule. A lost tail is no matter of repair: replication fills it. What the leader has lost as well is
 //! left to the next leader. Damage is rare, so one range after
@@ -11,14 +11,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use highwater_log::OffsetRange;
 use highwater_node::every;
 use highwater_protocol::fetch::{FetchPartition, FetchRequest, TopicRef};
-use highwater_records::batches;
+use highwater_replica::Refill;
 use highwater_serving::volume::on_disk;
 use highwater_serving::{HostedReplica as _, PartitionHost as _, Registry};
-use highwater_types::{ClusterId, LeaderEpoch, LeaderEpochCache, NodeId, Offset, Program, TopicIdPartition};
+use highwater_types::{ClusterId, LeaderEpoch, NodeId, Offset, Program, TopicIdPartition};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
@@ -27,9 +27,6 @@ use crate::partition::FollowedPartition;
 
 /// The pause between two passes.
 const INTERVAL: Duration = Duration::from_secs(5);
-
-/// The largest range that is repaired, in bytes: it is held in memory before it is written.
-const RANGE_MAX_BYTES: usize = 1 << 30;
 
 /// The session epoch that asks for no session (S74).
 const NO_SESSION: i32 = -1;
@@ -86,12 +83,12 @@ impl<C: Connector> Repair<C> {
         let endpoint = leader.and_then(|leader| view.node(leader)?.endpoint(Program::LeaderSvc));
         let leader = self.connector.connect(endpoint.ok_or("no leader is known")?);
         let facts = partition.facts().map_err(|error| error.to_string())?;
-        let mut lost = Lost { next: range.start, end: range.end, bytes: BytesMut::new() };
-        while lost.next < lost.end {
-            let records = self.read(&*leader, id, facts.leader_epoch, lost.next).await?;
-            lost.take(&records, &facts.epochs)?;
+        let mut refill = Refill::new(range);
+        while let Some(wanted) = refill.wanted() {
+            let records = self.read(&*leader, id, facts.leader_epoch, wanted).await?;
+            refill.take(&records, &facts.epochs)?;
         }
-        let (partition, records) = (Arc::clone(partition), lost.bytes.freeze());
+        let (partition, records) = (Arc::clone(partition), refill.into_records());
         on_disk(move || partition.replica().repair(range, &records)).await.map_err(|error| error.to_string())
     }
 
@@ -138,91 +135,5 @@ impl<C: Connector> Repair<C> {
             })?;
         let result = answer.partitions.into_iter().next().ok_or("the answer is empty")?;
         Ok(result.outcome.map_err(|error| error.to_string())?.records)
-    }
-}
-
-/// A range on its way back.
-struct Lost {
-    next: Offset,
-    end: Offset,
-    bytes: BytesMut,
-}
-
-impl Lost {
-    /// Takes what belongs into the range.
-    fn take(&mut self, records: &Bytes, epochs: &LeaderEpochCache) -> Result<(), String> {
-        let before = self.next;
-        for batch in batches(records) {
-            let batch = batch.map_err(|error| error.to_string())?;
-            if self.next >= self.end {
-                break;
-            }
-            if batch.base_offset() < self.next || batch.next_offset() > self.end {
-                return Err(format!("the leader's batch at {} does not fit the damage", batch.base_offset()));
-            }
-            if batch.leader_epoch() != epochs.epoch_at(batch.base_offset()) {
-                return Err(format!("the leader's batch at {} has another epoch", batch.base_offset()));
-            }
-            self.next = batch.next_offset();
-            self.bytes.extend_from_slice(batch.bytes());
-        }
-        if self.next == before {
-            return Err("the leader has nothing there".to_owned());
-        }
-        if self.bytes.len() > RANGE_MAX_BYTES {
-            return Err(format!("the damage is larger than {RANGE_MAX_BYTES} bytes"));
-        }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use highwater_records::{BatchBuilder, Compression};
-    use highwater_types::{EpochEntry, WallTime};
-
-    use super::*;
-
-    fn offset(raw: i64) -> Offset {
-        Offset::new(raw).unwrap()
-    }
-
-    fn epoch(raw: i32) -> LeaderEpoch {
-        LeaderEpoch::new(raw).unwrap()
-    }
-
-    /// A batch of two records.
-    fn two(base: i64, leader_epoch: i32) -> Bytes {
-        let mut builder =
-            BatchBuilder::new(Compression::None).base_offset(offset(base)).leader_epoch(epoch(leader_epoch));
-        for _ in 0..2 {
-            builder.append(WallTime::from_millis(1), None, Some(b"v"), &[]).unwrap();
-        }
-        builder.build().unwrap().freeze()
-    }
-
-    fn lost(start: i64, end: i64) -> Lost {
-        Lost { next: offset(start), end: offset(end), bytes: BytesMut::new() }
-    }
-
-    fn epochs() -> LeaderEpochCache {
-        [EpochEntry { epoch: epoch(1), start: offset(0) }, EpochEntry { epoch: epoch(3), start: offset(4) }]
-            .into_iter()
-            .collect()
-    }
-
-    #[test]
-    fn what_lies_exactly_in_the_damage_is_taken_and_the_rest_is_left() {
-        let mut lost = lost(2, 6);
-        lost.take(&[two(2, 1), two(4, 3), two(6, 3)].concat().into(), &epochs()).unwrap();
-        assert_eq!((lost.next, lost.bytes.freeze()), (offset(6), [two(2, 1), two(4, 3)].concat().into()));
-    }
-
-    #[test]
-    fn a_batch_that_reaches_out_of_the_damage_or_has_another_epoch_is_refused() {
-        assert!(lost(3, 6).take(&two(2, 1), &epochs()).unwrap_err().contains("fit"));
-        assert!(lost(2, 3).take(&two(2, 1), &epochs()).unwrap_err().contains("fit"));
-        assert!(lost(4, 6).take(&two(4, 1), &epochs()).unwrap_err().contains("epoch"));
-        assert!(lost(4, 6).take(&Bytes::new(), &epochs()).unwrap_err().contains("nothing"));
     }
 }

@@ -19,7 +19,8 @@ mod producers;
 mod spans;
 
 pub use follower::{
-    AppendWork, AskOffsets, FollowerReplica, FollowerStep, FollowerWork, Following, LossReport,
+    AppendWork, AskOffsets, FollowerReplica, FollowerStep, FollowerWork, Following, LossReport, Refill,
+    RepairError,
 };
 pub use leader::{LeaderReplica, Leading, Placed};
 pub use open::{FreshIncarnation, OpenReplica, ReplicaError, ReplicaPlace};
@@ -96,6 +97,8 @@ mod failed_flush_test;
 mod producers_test;
 #[cfg(test)]
 mod random_walk_test;
+#[cfg(test)]
+mod repair_test;
 #[cfg(test)]
 mod test_cluster;
 #[cfg(test)]

@@ -8,7 +8,10 @@ use highwater_protocol::fetch::LostRange;
 use highwater_protocol::follower::{CutPlan, FailureReason, PartitionFetchState};
 use highwater_types::{LeaderEpoch, NodeId, Offset, OffsetAndEpoch, PartitionEpoch};
 
-use super::{AppendWork, Core, FollowerReplica, FollowerStep, FollowerWork, LossReport, damage, log_state};
+use super::{
+    AppendWork, Core, FollowerReplica, FollowerStep, FollowerWork, LossReport, RepairError, damage, log_state,
+};
+use crate::producers::Producers;
 use crate::{Now, certain_end, log_facts};
 
 impl<S: Storage> FollowerReplica<S> {
@@ -67,11 +70,14 @@ impl<S: Storage> FollowerReplica<S> {
     /// *Blocks.*
     ///
     /// # Errors
-    /// As [`Log::repair`]; the range stays damaged then.
-    pub fn repair(&self, range: OffsetRange, records: &Bytes) -> Result<(), AppendError> {
+    /// As [`Log::repair`], and what the disk says; nothing is acknowledged from there on then.
+    pub fn repair(&self, range: OffsetRange, records: &Bytes) -> Result<(), RepairError> {
         let _applying = self.applying.lock();
         let log = self.log();
+        // What is known of producers lacks these records, and so do snapshots that were taken of it.
+        log.remove_producer_snapshots()?;
         log.repair(range, records)?;
+        *self.producers.lock() = Producers::load(&log)?;
         self.core.lock().partition.on_damage(damage(&log));
         Ok(())
     }
@@ -214,8 +220,11 @@ impl<S: Storage> FollowerReplica<S> {
         }
         match log.raise_log_start(to) {
             Ok(positions) => {
-                self.core.lock().partition.on_log_start(positions.log_start);
-                self.drained()
+                let mut core = self.core.lock();
+                core.partition.on_log_start(positions.log_start);
+                // What was lost below it is not asked for any more.
+                core.partition.on_damage(damaged_from(&log));
+                FollowerStep::drained(&mut core.partition)
             }
             Err(error) => self.storage_failed(&error, now),
         }

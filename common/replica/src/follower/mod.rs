@@ -34,8 +34,10 @@ use crate::spans::answer_facts;
 use crate::{OpenReplica, ReplicaError, ReplicaFacts, ReplicaPlace, log_facts};
 
 mod apply;
+mod refill;
 mod step;
 
+pub use refill::{Refill, RepairError};
 pub use step::{AppendWork, AskOffsets, FollowerStep, FollowerWork, LossReport};
 
 /// Whom to follow.

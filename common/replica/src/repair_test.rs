@@ -1,0 +1,98 @@
+//! Real logs with damage, and what a repair brings back (design.md 2).
+
+use bytes::Bytes;
+use highwater_log::storage::sim::SimStorage;
+use highwater_log::{OffsetRange, ReadLimits, Storage};
+use highwater_records::{BatchBuilder, Compression, Producer};
+use highwater_types::{Durability, IsrMember, Offset, WallTime};
+
+use crate::test_cluster::{Cluster, Role, node};
+use crate::{FollowerReplica, Refill};
+
+fn offset(raw: i64) -> Offset {
+    Offset::new(raw).unwrap()
+}
+
+/// The first batch of producer 7.
+fn first_of_producer() -> Bytes {
+    let producer = Producer { id: 7, epoch: 0, base_sequence: 0 };
+    let mut builder = BatchBuilder::new(Compression::None).producer(producer);
+    builder.append(WallTime::from_millis(1_000), None, Some(b"once"), &[]).unwrap();
+    builder.build().unwrap().freeze()
+}
+
+/// Machine 1 follows machine 0, and its first segment of several is gone. Its incarnation is a new one by that, and it is no
+/// member of the in-sync set. Answers what is damaged.
+fn without_first_segment(cluster: &mut Cluster) -> OffsetRange {
+    let now = cluster.now();
+    cluster.leader(0).produce(&[first_of_producer()], &[], now.wall, now.monotonic).unwrap();
+    for _ in 0..30 {
+        cluster.produce(0, 1);
+    }
+    cluster.replicate();
+    let dir = cluster.log(1).unwrap().directory().to_owned();
+    cluster.stop(1);
+    let storage = cluster.machines[1].storage.clone();
+    for entry in storage.list_dir(&dir).unwrap() {
+        let name = entry.utf8_name().unwrap();
+        if name == "00000000000000000000.log" || name.ends_with(".snapshot") {
+            storage.remove_file(&dir.join(name)).unwrap();
+        }
+    }
+    cluster.record.isr.retain(|member| member.node == node(0));
+    cluster.follow(1, 9);
+    let damage = cluster.follower(1).damage();
+    let [lost] = damage.as_slice() else { panic!("{damage:?}") };
+    assert!(lost.range.start == Offset::ZERO && lost.range.end > offset(2) && !lost.at_end);
+    lost.range
+}
+
+/// One fetch, and the work that comes of its answer.
+fn fetch_once(cluster: &mut Cluster) {
+    cluster.send_fetch(1, false);
+    cluster.deliver_all();
+    let now = cluster.now();
+    let Role::Follower(side) = &mut cluster.machines[1].role else { panic!("it follows") };
+    while let Some(work) = side.work.pop_front() {
+        let step = side.replica.execute(&work, now);
+        side.take(step);
+    }
+}
+
+fn acknowledged(replica: &FollowerReplica<SimStorage>) -> Offset {
+    replica.inspect(highwater_protocol::follower::FollowerPartition::acknowledged)
+}
+
+#[test]
+fn what_the_leader_keeps_no_more_is_not_waited_for() {
+    let mut cluster = Cluster::leading(2, Durability::Fsync);
+    let lost = without_first_segment(&mut cluster);
+    fetch_once(&mut cluster);
+    assert_eq!(acknowledged(cluster.follower(1)), lost.start, "nothing behind the damage");
+    cluster.leader(0).log().raise_log_start(lost.end).unwrap();
+    fetch_once(&mut cluster);
+    let follower = cluster.follower(1);
+    assert_eq!(follower.damage(), []);
+    assert_eq!(acknowledged(follower), follower.log().log_end(), "all that is kept is there");
+}
+
+#[test]
+fn producers_of_repaired_records_are_known() {
+    let mut cluster = Cluster::leading(2, Durability::Fsync);
+    let lost = without_first_segment(&mut cluster);
+    let mut refill = Refill::new(lost);
+    while let Some(from) = refill.wanted() {
+        let limits = ReadLimits { max_bytes: 500, min_one_batch: true, upper: lost.end };
+        let read = cluster.leader(0).read(from, limits).unwrap();
+        refill.take(&read.records, &cluster.follower(1).facts().epochs).unwrap();
+    }
+    cluster.follower(1).repair(lost, &refill.into_records()).unwrap();
+    let incarnation = cluster.follower(1).incarnation();
+    cluster.stop(1);
+    cluster.kill(0);
+    cluster.record.isr.push(IsrMember { node: node(1), incarnation });
+    assert!(cluster.lead(1, |member| member.node == node(1)));
+    let now = cluster.now();
+    let again = cluster.leader(1).produce(&[first_of_producer()], &[], now.wall, now.monotonic).unwrap();
+    assert!(again[0].as_ref().unwrap().is_duplicate, "its first batch is in the log: {again:?}");
+}
