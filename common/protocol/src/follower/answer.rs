@@ -109,6 +109,10 @@ impl FollowerPartition {
             self.leave_fetching(Phase::Truncating);
             return FollowerAction::RestartAt { generation: self.generation, offset: range.log_start };
         }
+        if range.log_end < self.log_end && self.is_passed_over() {
+            self.leave_fetching(Phase::Truncating);
+            return FollowerAction::RestartAt { generation: self.generation, offset: range.log_start };
+        }
         if range.log_end < self.log_end {
             let reason = FailureReason::AheadOfLeader { log_end: self.log_end, leader_end: range.log_end };
             self.delay_or_fail(reason, now, randomness);
@@ -118,6 +122,12 @@ impl FollowerPartition {
         // Else it is inside the leader's range: the log end stays (KAFKA-2143).
         self.check_bounds();
         FollowerAction::Nothing
+    }
+
+    /// Whether an unclean election may have given up what this log would go on from, and it holds nothing that has to be cut.
+    fn is_passed_over(&self) -> bool {
+        let is_legal = self.unclean_epoch.is_some_and(|unclean| Some(unclean) > self.high_watermark_epoch);
+        is_legal && self.log_start == self.log_end
     }
 
     fn on_error(

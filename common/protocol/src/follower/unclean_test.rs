@@ -134,3 +134,27 @@ fn an_undefined_answer_never_cuts_even_after_an_unclean_election() {
         assert!(now < 60_000_000, "retries are bounded");
     }
 }
+
+/// It began anew at the leader's log start, and then a leader was elected that ends before that.
+#[test]
+fn an_empty_log_above_the_elected_leaders_begins_anew_there() {
+    let restart = |log: LogState, unclean: Option<i32>| {
+        let begun = FollowerStart { high_watermark_epoch: Some(epoch(5)), ..start(6, log, 10) };
+        let mut follower = FollowerPartition::new(config(), begun).unwrap();
+        follower.on_unclean_election(unclean.map(epoch));
+        let action = answer(&mut follower, 0, &AnswerFacts::Error(ErrorCode::OffsetOutOfRange));
+        let FollowerAction::AskOffsets { generation } = action else { panic!("{action:?}") };
+        let range = LeaderOffsets { log_start: offset(2), log_end: offset(6) };
+        follower.on_leader_offsets(generation, Ok(range), millis(0), &mut crate::Randomness::new(7))
+    };
+    let empty = LogState { log_start: offset(10), ..state(10, None) };
+    let action = restart(empty, Some(6));
+    assert!(matches!(action, FollowerAction::RestartAt { offset: at, .. } if at == offset(2)), "{action:?}");
+    assert_eq!(restart(empty, Some(5)), FollowerAction::Nothing, "not newer than the high watermark");
+    assert_eq!(restart(empty, None), FollowerAction::Nothing);
+    assert_eq!(
+        restart(state(10, Some(5)), Some(6)),
+        FollowerAction::Nothing,
+        "its records are not given up so"
+    );
+}
