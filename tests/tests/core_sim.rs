@@ -14,7 +14,7 @@ const FIRST: u64 = 0;
 fn seeds() -> u64 {
     match tier() {
         Tier::Quick => 200,
-        Tier::Ci => 3_000,
+        Tier::Ci => 4_000,
         Tier::Long => 100_000,
     }
 }
@@ -34,6 +34,7 @@ fn no_seed_breaks_a_rule() {
 
 #[test]
 fn a_seed_gives_the_same_run_twice_byte_for_byte() {
+    let mut traces = Vec::new();
     for seed in [1, 25, 4271] {
         let [first, second] = [(); 2].map(|()| match run(seed, true) {
             Ok(report) => report.trace,
@@ -41,16 +42,22 @@ fn a_seed_gives_the_same_run_twice_byte_for_byte() {
         });
         assert!(first.lines().count() > 100, "seed {seed} is told in words");
         assert!(first == second, "seed {seed} gives two different runs");
+        traces.push(first);
     }
+    traces.dedup();
+    assert_eq!(traces.len(), 3, "another seed gives another run");
 }
 
 /// Each rule that is broken on purpose, with the number of seeds within which that must be seen. The unbroken code survives ten
-/// times the largest of them, in this tier's seeds. A fault that shows only together with another is planted with it.
+/// times the largest of them, in this tier's seeds. A second line, whose breach costs nothing while the first one holds, is
+/// planted with that: what the pair then costs, the first fault alone does not.
 const CAUGHT_WITHIN: &[(&[PlantedFault], u64)] = &[
     (&[PlantedFault::AcknowledgeUnflushed], 50),
     (&[PlantedFault::AdvanceBelowMinIsr], 50),
     (&[PlantedFault::CheckpointNotLowered], 300),
     (&[PlantedFault::CountOlderEpoch], 50),
+    (&[PlantedFault::DamageAcknowledged], 100),
+    (&[PlantedFault::DamageKeepsIncarnation], 100),
     (&[PlantedFault::DirectoryNotSynced], 100),
     (&[PlantedFault::DivergingFetchCounts], 50),
     (&[PlantedFault::DuplicateAnsweredEarly], 100),
@@ -61,19 +68,24 @@ const CAUGHT_WITHIN: &[(&[PlantedFault], u64)] = &[
     (&[PlantedFault::EpochReused], 50),
     (&[PlantedFault::ExpandWithoutEpochStart], 300),
     (&[PlantedFault::ExpansionCountedLate], 50),
+    (&[PlantedFault::FailedFlushRetried], 300),
     (&[PlantedFault::FetchOffsetAcknowledges], 50),
-    (&[PlantedFault::HighWatermarkAboveFlushed, PlantedFault::HighWatermarkBelievedAfterReboot], 300),
+    (&[PlantedFault::HighWatermarkAboveFlushed, PlantedFault::HighWatermarkBelievedAfterReboot], 400),
     (&[PlantedFault::HighWatermarkFalls], 50),
+    (&[PlantedFault::IncarnationReadBeforeLock], 300),
     (&[PlantedFault::JoiningNotCounted], 50),
     (&[PlantedFault::LeaderCountsUnflushed], 50),
+    (&[PlantedFault::LossNotNoted], 100),
     (&[PlantedFault::NoEpochAtLeaderStart], 100),
     (&[PlantedFault::NoGraceAtLeaderStart], 50),
     (&[PlantedFault::OldIncarnationCounts], 300),
     (&[PlantedFault::OneRoundTruncation], 300),
+    (&[PlantedFault::OpenedUnflushed], 100),
     (&[PlantedFault::OvertakenFetchCounts], 300),
     (&[PlantedFault::ParkedFetchCounts], 50),
     (&[PlantedFault::ProducersForgottenAtStart], 50),
     (&[PlantedFault::RebootKeepsIncarnation], 300),
+    (&[PlantedFault::RemovalNotSynced, PlantedFault::FallingEpochAccepted], 300),
     (&[PlantedFault::RemovedBeforeAdded], 300),
     (&[PlantedFault::RestoredDiskStands], 300),
     (&[PlantedFault::ShrinkCountedEarly], 100),
@@ -86,26 +98,21 @@ const CAUGHT_WITHIN: &[(&[PlantedFault], u64)] = &[
     (&[PlantedFault::WriteWithoutLock], 100),
 ];
 
-/// Rules whose breach the simulation does not see within 300 seeds yet. The last five leave a moment open in which a cut goes
-/// wrong, between the arrival of an acknowledgement and its answer, and few runs come there: tests beside the code hold them, and the
-/// exploration (`explore.rs`) sees all but the first of these five.
-const NOT_SEEN_YET: &[PlantedFault] = &[
-    PlantedFault::DamageKeepsIncarnation,
-    PlantedFault::FailedFlushRetried,
-    PlantedFault::FallingEpochAccepted,
-    PlantedFault::IncarnationReadBeforeLock,
-    PlantedFault::RemovalNotSynced,
-    PlantedFault::CutBelowHighWatermark,
-    PlantedFault::CutKeepsIncarnation,
-    PlantedFault::LateDivergingAnswerApplied,
-    PlantedFault::StaleAnswerApplied,
+/// Rules whose breach the simulation sees, but in more seeds than are run here: each leaves a moment open in which a cut goes
+/// wrong, between the arrival of an acknowledgement and its answer. The exploration (`explore.rs`) finds all but the last one,
+/// which is a second line behind the others.
+const IN_MORE_SEEDS: &[PlantedFault] = &[
     PlantedFault::UnfencedTruncation,
+    PlantedFault::StaleAnswerApplied,
+    PlantedFault::LateDivergingAnswerApplied,
+    PlantedFault::CutKeepsIncarnation,
+    PlantedFault::CutBelowHighWatermark,
 ];
 
 #[test]
 fn no_planted_fault_is_forgotten() {
     let seen: Vec<_> = CAUGHT_WITHIN.iter().flat_map(|(faults, _)| faults.iter()).collect();
-    let is_listed = |fault: &PlantedFault| seen.contains(&fault) != NOT_SEEN_YET.contains(fault);
+    let is_listed = |fault: &PlantedFault| seen.contains(&fault) != IN_MORE_SEEDS.contains(fault);
     let forgotten: Vec<_> = PlantedFault::ALL.iter().filter(|fault| !is_listed(fault)).collect();
     assert!(forgotten.is_empty(), "neither caught nor said not to be, or both: {forgotten:?}");
 }

@@ -64,6 +64,10 @@ pub enum PlantedFault {
     CutKeepsIncarnation,
     /// A replica works under an epoch below the highest that its directory has seen (design.md 6.5).
     WorkBelowHighestEpoch,
+    /// Records behind damage that is not repaired are acknowledged (design.md 2).
+    DamageAcknowledged,
+    /// What an unclean election takes from a replica is not noted before it is cut (design.md 6.13).
+    LossNotNoted,
 
     // === elections ===
     /// Any replica stands, in sync or not.
@@ -86,6 +90,8 @@ pub enum PlantedFault {
     CheckpointNotLowered,
     /// A failed flush is tried again as if nothing had happened (design.md 2).
     FailedFlushRetried,
+    /// What a log holds when it is opened is acknowledged without a flush (design.md 2).
+    OpenedUnflushed,
     /// The checkpoint holds a high watermark above the flushed end (design.md 2).
     HighWatermarkAboveFlushed,
     /// After another boot the high watermark is believed above what was flushed for certain (design.md 2).
@@ -148,6 +154,8 @@ impl PlantedFault {
         Self::CutBelowHighWatermark,
         Self::CutKeepsIncarnation,
         Self::WorkBelowHighestEpoch,
+        Self::DamageAcknowledged,
+        Self::LossNotNoted,
         Self::ElectFromOutsideIsr,
         Self::ElectAnyIncarnation,
         Self::EpochReused,
@@ -157,6 +165,7 @@ impl PlantedFault {
         Self::DirectoryNotSynced,
         Self::CheckpointNotLowered,
         Self::FailedFlushRetried,
+        Self::OpenedUnflushed,
         Self::HighWatermarkAboveFlushed,
         Self::HighWatermarkBelievedAfterReboot,
         Self::RemovalNotSynced,

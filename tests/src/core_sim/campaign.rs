@@ -46,12 +46,13 @@ pub struct Outcome {
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { steps, committed, acknowledged, read, leaderships, faults, .. } = &self.total;
+        let Report { steps, committed, acknowledged, read, leaderships, unclean, repairs, faults, .. } =
+            &self.total;
         let seconds = self.took.as_secs_f64();
         writeln!(
             f,
-            "core_sim: {} seeds, {steps} steps in {seconds:.1} s ({:.0} seeds/s); {leaderships} leaderships, batches: {committed} \
-             committed, {acknowledged} acknowledged, {read} read",
+            "core_sim: {} seeds, {steps} steps in {seconds:.1} s ({:.0} seeds/s); {leaderships} leaderships, {unclean} of them \
+             unclean; batches: {committed} committed, {acknowledged} acknowledged, {read} read; {repairs} repairs of damage",
             self.seeds,
             f64::from(u32::try_from(self.seeds).unwrap_or(u32::MAX)) / seconds.max(0.001),
         )?;

@@ -12,7 +12,7 @@ use highwater_replica::Now;
 use highwater_types::{MonotonicTime, PartitionRecord, WallTime};
 
 use super::Report;
-use super::history::History;
+use super::history::{Batch, History};
 use super::network::Network;
 use super::node::{Node, Running, Which, empty_disk, fresh_incarnations, node_id, partition_id};
 use super::node_table::take_disk;
@@ -48,6 +48,10 @@ pub(super) struct Cluster {
     pub(super) healing: bool,
     /// A rule that was found broken in the middle of a step.
     pub(super) broken: Option<String>,
+    /// A record of each partition that rots, and on which node.
+    pub(super) rotten: Vec<Option<(usize, Batch)>>,
+    /// Damaged ranges that were repaired.
+    pub(super) repairs: u64,
     serials: u64,
     totals: Report,
 }
@@ -79,6 +83,8 @@ impl Cluster {
             incarnations: Arc::new(AtomicU64::new(1)),
             healing: false,
             broken: None,
+            rotten: vec![None; partitions],
+            repairs: 0,
             serials: 0,
             totals: Report::default(),
             scenario,
@@ -102,6 +108,10 @@ impl Cluster {
             acknowledged: count(|history| history.acknowledged.len()),
             read: count(|history| history.seen.len()),
             leaderships: count(|history| history.leaderships.len()),
+            unclean: count(|history| {
+                history.elections.iter().filter(|epoch| history.leaderships.contains_key(epoch)).count()
+            }),
+            repairs: self.repairs,
             faults: self.faults.clone(),
             ..self.totals.clone()
         }
@@ -110,7 +120,7 @@ impl Cluster {
     fn one_step(&mut self) -> Result<(), String> {
         self.pass();
         if self.up_to(999) < self.scenario.fault_rate {
-            self.fault();
+            self.fault()?;
         } else {
             for _ in 0..TRIES {
                 let relay = self.scenario.relay;

@@ -1,13 +1,12 @@
 //! Consumers of leaders and followers. What they see goes into the history.
 
-use highwater_log::ReadLimits;
-use highwater_protocol::fetch::{FetchPartition, Requester, TopicRef};
+use highwater_protocol::fetch::Requester;
 use highwater_records::batches;
 use highwater_types::Offset;
 
 use super::cluster::Cluster;
 use super::history::Batch;
-use super::node::partition_id;
+use super::repair::{consumer_fetch, consumer_limits};
 
 impl Cluster {
     /// A consumer reads from a leader or a follower, anywhere.
@@ -15,25 +14,8 @@ impl Cluster {
         let node = self.pick(self.nodes.len());
         let partition = self.pick(self.scenario.partitions.len());
         let near_the_end = self.up_to(12);
-        let id = partition_id(partition);
-        let mut request = FetchPartition {
-            topic: TopicRef::Id(id.topic_id),
-            partition: id.partition,
-            incarnation: None,
-            current_leader_epoch: None,
-            fetch_offset: Offset::ZERO,
-            acknowledged_offset: None,
-            last_fetched_epoch: None,
-            log_start: None,
-            high_watermark: None,
-            max_bytes: 300,
-            paused: false,
-            throttled: false,
-            suspended: false,
-            order: None,
-        };
+        let mut request = consumer_fetch(partition, Offset::ZERO, None);
         let now = self.now().monotonic;
-        let limits = |upper| ReadLimits { max_bytes: 300, min_one_batch: true, upper };
         let from = |high_watermark: Offset, start: Offset| {
             let back = i64::try_from(near_the_end).unwrap_or(0);
             start.max(Offset::new(high_watermark.get() - back).unwrap_or(Offset::ZERO))
@@ -45,14 +27,14 @@ impl Cluster {
             let facts = leads.replica.facts();
             request.fetch_offset = from(facts.high_watermark, facts.positions.log_start);
             let plan = leads.replica.on_fetch(Requester::Consumer, &request, now);
-            plan.ok().and_then(|plan| leads.replica.read(plan.from, limits(plan.upper)).ok())
+            plan.ok().and_then(|plan| leads.replica.read(plan.from, consumer_limits(plan.upper)).ok())
         } else if let Some(followed) = &node_ref.followed[partition]
             && node_ref.agent.is_up()
         {
             let facts = followed.replica.facts();
             request.fetch_offset = from(facts.high_watermark, facts.positions.log_start);
             let plan = followed.replica.plan(Requester::Consumer, &request);
-            plan.ok().and_then(|plan| followed.replica.read(plan.from, limits(plan.upper)).ok())
+            plan.ok().and_then(|plan| followed.replica.read(plan.from, consumer_limits(plan.upper)).ok())
         } else {
             return Ok(false);
         };
@@ -67,6 +49,10 @@ impl Cluster {
             let view =
                 view.map_err(|error| format!("node {node} served bytes that are no batch: {error}"))?;
             let batch = Batch::of(&view);
+            // Of who has not heard yet of the unclean election that gave it up.
+            if history.is_given_up(&batch) {
+                continue;
+            }
             let before = *history.seen.entry(batch.base).or_insert(batch);
             if before != batch && !history.is_lost(&batch) {
                 return Err(format!(

@@ -26,9 +26,11 @@ impl Cluster {
         match self.up_to(99) {
             drawn @ 0..=69 if drawn < work => self.work(node, partition),
             0..=69 => self.fetch(node, partition),
+            70..=87 if self.is_lazy(partition) => {}
             70..=87 => self.flush_follower(node, partition),
-            88..=92 => self.question_times_out(node, partition),
-            93..=98 => self.tick_follower(node, partition),
+            88..=90 => self.question_times_out(node, partition),
+            91..=96 => self.tick_follower(node, partition),
+            97..=98 => self.repair(node, partition),
             _ => self.leave(node, partition),
         }
         Ok(true)
@@ -61,7 +63,8 @@ impl Cluster {
             )
         });
         if let Ok(replica) = follows {
-            let followed = Followed { replica, serial, work: VecDeque::new(), question: None };
+            replica.on_unclean_election(record.highest_unclean_epoch());
+            let followed = Followed { replica, serial, work: VecDeque::new(), question: None, refill: None };
             self.nodes[node].followed[partition] = Some(Box::new(followed));
         }
         Ok(true)
@@ -82,6 +85,7 @@ impl Cluster {
         if leader == me || !record.has_replica(me) {
             return self.leave(node, partition);
         }
+        followed.replica.on_unclean_election(record.highest_unclean_epoch());
         let (_, step) = followed.replica.on_leader(leader, epoch, record.partition_epoch, now);
         self.absorb(node, partition, step);
     }
@@ -141,7 +145,7 @@ impl Cluster {
     }
 
     /// The opening of a log that asked, if it is still there and its program hears.
-    fn asked_by(&mut self, node: usize, partition: usize, serial: u64) -> Option<&mut Followed> {
+    pub(super) fn asked_by(&mut self, node: usize, partition: usize, serial: u64) -> Option<&mut Followed> {
         let node = &mut self.nodes[node];
         let hears = node.agent.is_up();
         node.followed[partition].as_deref_mut().filter(|followed| hears && followed.serial == serial)
@@ -158,10 +162,14 @@ impl Cluster {
         }
     }
 
-    /// Does the oldest piece of its work.
+    /// Does the oldest piece of its work; a cut may have to wait.
     pub(super) fn work(&mut self, node: usize, partition: usize) {
-        let now = self.now();
+        let (now, late_work) = (self.now(), self.scenario.late_work);
+        let waits = self.percent(late_work);
         let Some(followed) = &mut self.nodes[node].followed[partition] else { return };
+        if waits && matches!(followed.work.front(), Some(FollowerWork::Truncate { .. })) {
+            return;
+        }
         let Some(work) = followed.work.pop_front() else { return };
         let step = followed.replica.execute(&work, now);
         let end = followed.replica.log().log_end();

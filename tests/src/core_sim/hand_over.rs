@@ -9,6 +9,9 @@ use super::cluster::Cluster;
 use super::node::{Led, index_of, node_id};
 use super::store::{Purpose, Write};
 
+/// A leader that is removed and leads again, because nobody else did, waits before it hands over anew.
+const MOVE_PAUSE_MILLIS: u64 = 2_000;
+
 impl Cluster {
     /// The leader stops, and then proposes that somebody else leads; it appends nothing any more.
     pub(super) fn hand_over(&mut self, node: usize, partition: usize) {
@@ -17,6 +20,22 @@ impl Cluster {
         let alive = |id: NodeId| self.nodes[index_of(id)].leader_svc.is_up();
         let Some(successor) = successor(&record, alive) else { return };
         self.hand_over_to(node, partition, &record, successor);
+    }
+
+    /// Where readers met damage: who has the records in sync leads on, as soon as somebody can (design.md 2). Once for each
+    /// partition. Answers whether it leaves.
+    pub(super) fn leave_if_damaged(&mut self, node: usize, partition: usize) -> bool {
+        let is_damaged = self.nodes[node].leads(partition).is_some_and(|leads| leads.damaged);
+        if !is_damaged || self.nodes[node].handed_over.contains(&partition) {
+            return false;
+        }
+        self.hand_over(node, partition);
+        let leaves = self.nodes[node].leads(partition).is_none();
+        if leaves {
+            self.nodes[node].handed_over.insert(partition);
+            self.count_fault("damaged leader left");
+        }
+        leaves
     }
 
     pub(super) fn hand_over_to(
@@ -63,7 +82,9 @@ impl Cluster {
         let alive = |id: NodeId| self.nodes[index_of(id)].leader_svc.is_up();
         match next_step(&record, min_isr, alive) {
             ReassignmentStep::Wait => {}
+            ReassignmentStep::HandOver { .. } if self.nodes[node].moves_from[partition] > self.millis => {}
             ReassignmentStep::HandOver { successor } => {
+                self.nodes[node].moves_from[partition] = self.millis + MOVE_PAUSE_MILLIS;
                 self.hand_over_to(node, partition, &record, successor);
             }
             ReassignmentStep::Finish(finished) => {

@@ -10,6 +10,8 @@ use super::node::{Led, Running, Which, index_of, node_id};
 
 /// Rounds within which a cluster without faults has settled.
 const ROUNDS: usize = 200;
+/// The round in which a person has somebody lead where nobody may.
+const ORDER_ROUND: usize = 60;
 /// Rounds after which a person resumes what has given up.
 const RESUME_EVERY: usize = 30;
 /// Rounds within which a question is answered, or never.
@@ -22,6 +24,9 @@ impl Cluster {
         self.stop_faults();
         for round in 0..ROUNDS {
             self.millis += ROUND_MILLIS;
+            if round == ORDER_ROUND {
+                self.order_where_nobody_can()?;
+            }
             for node in 0..self.nodes.len() {
                 for which in [Which::LeaderSvc, Which::Agent] {
                     if self.nodes[node].program(which).running == Running::Down {
@@ -45,6 +50,10 @@ impl Cluster {
         }
         for partition in 0..self.scenario.partitions.len() {
             if let Some(why) = self.unsettled(partition) {
+                if self.leads_what_rots(partition) {
+                    self.count_fault("partition left with a leader whose record rots");
+                    continue;
+                }
                 if self.has_electable(partition) {
                     return Err(format!("partition {partition} does not heal: {why}"));
                 }
@@ -63,11 +72,16 @@ impl Cluster {
         self.scenario.rudeness = 0;
         self.scenario.hand_overs = 0;
         self.scenario.reassignments = 0;
+        self.scenario.late_answers = 0;
+        self.scenario.late_cuts = 0;
+        self.scenario.late_work = 0;
+        self.scenario.lazy_flushes = false;
         self.network.mend();
         self.store.outage = false;
         for node in &mut self.nodes {
             node.disk.set_space_left(None);
             node.disk.stop_after(u64::MAX);
+            node.doomed = None;
             for which in [Which::LeaderSvc, Which::Agent] {
                 let program = node.program_mut(which);
                 if program.running == Running::Paused {
@@ -123,6 +137,7 @@ impl Cluster {
             self.work(node, partition);
         }
         self.flush_follower(node, partition);
+        self.repair(node, partition);
         self.fetch(node, partition);
     }
 
@@ -144,6 +159,9 @@ impl Cluster {
         let Some(leads) = self.nodes[leader].leads(partition) else {
             return Some(format!("node {leader} is recorded and does not lead"));
         };
+        if leads.replica.is_over() {
+            return Some(format!("node {leader} is about to stop leading"));
+        }
         if Some(leads.replica.epoch()) != record.leader_epoch {
             return Some(format!("node {leader} leads in another epoch"));
         }
@@ -158,6 +176,9 @@ impl Cluster {
             let Some(followed) = &self.nodes[index_of(*id)].followed[partition] else {
                 return Some(format!("node {id} does not follow"));
             };
+            if followed.replica.log().usable().is_err() {
+                return Some(format!("the log of follower {id} has failed"));
+            }
             let (own, high_watermark) =
                 followed.replica.inspect(|core| (core.log_end(), core.high_watermark()));
             if own != end || high_watermark != end {
@@ -170,7 +191,15 @@ impl Cluster {
     }
 
     /// Whether a replica exists that may stand.
-    fn has_electable(&self, partition: usize) -> bool {
+    /// Whether the leader has a record that it cannot serve, and has left once because of it.
+    fn leads_what_rots(&self, partition: usize) -> bool {
+        let leader = self.store.current(partition).leader.map(index_of);
+        let rots = self.rotten[partition].is_some_and(|(node, _)| Some(node) == leader);
+        rots && leader
+            .is_some_and(|node| self.nodes[node].leads(partition).is_some_and(|leads| leads.damaged))
+    }
+
+    pub(super) fn has_electable(&self, partition: usize) -> bool {
         let record = self.store.current(partition);
         record.is_new()
             || record
@@ -190,12 +219,9 @@ impl Cluster {
             view.replicas.retain(|replica| record.has_replica(replica.node));
             let starts = view.replicas.iter().map(|replica| replica.now.log_start);
             let start = starts.max().unwrap_or(Offset::ZERO);
-            // Of what a sole leader has on record as lost, a follower may have had more.
-            let history = view.history;
-            let of = |batches: &[Batch]| -> Vec<Batch> {
-                let told = batches.iter().filter(|batch| batch.base >= start && !history.is_lost(batch));
-                told.copied().collect()
-            };
+            // What is on record as lost, others than the leader may hold.
+            let counts = |batch: &&Batch| batch.base >= start && !view.history.is_lost(batch);
+            let of = |batches: &[Batch]| -> Vec<Batch> { batches.iter().filter(counts).copied().collect() };
             let first = view.replicas.first().map(|replica| of(replica.batches)).unwrap_or_default();
             for replica in &view.replicas {
                 if of(replica.batches) != first {

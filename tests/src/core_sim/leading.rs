@@ -8,7 +8,9 @@ use highwater_protocol::fetch::{FetchPartition, Fetched, ReadPlan};
 use highwater_protocol::follower::{FetchPosition, LeaderOffsets};
 use highwater_protocol::leader::{Answered, IsrOutcome, IsrProposal, LeaderEffect};
 use highwater_replica::{AskOffsets, LeaderReplica};
-use highwater_types::{ErrorCode, MonotonicTime, PartitionEpoch, PartitionRecord, ReplicationError};
+use highwater_types::{
+    Durability, ErrorCode, MonotonicTime, PartitionEpoch, PartitionRecord, ReplicationError,
+};
 
 use super::cluster::Cluster;
 use super::network::{Body, Message, follower};
@@ -40,6 +42,9 @@ impl Cluster {
 
     /// One round of everything for a leader, when nothing goes wrong any more.
     pub(super) fn leader_round(&mut self, node: usize, partition: usize) {
+        if self.leave_if_damaged(node, partition) {
+            return;
+        }
         let now = self.now().monotonic;
         let Some(leads) = self.nodes[node].leads_mut(partition) else { return };
         drop(leads.replica.flush(now));
@@ -52,12 +57,18 @@ impl Cluster {
     }
 
     fn leader_acts(&mut self, node: usize, partition: usize) {
+        if self.leave_if_damaged(node, partition) {
+            return;
+        }
         let hand_overs = self.scenario.hand_overs;
         if self.up_to(999) < hand_overs {
             return self.hand_over(node, partition);
         }
         let looks = self.scenario.looks;
         let (now, drawn) = (self.now(), self.up_to(94 + looks));
+        if drawn < 40 && self.is_lazy(partition) {
+            return;
+        }
         let Some(leads) = self.nodes[node].leads_mut(partition) else { return };
         let replica = &leads.replica;
         match drawn {
@@ -76,6 +87,12 @@ impl Cluster {
             }
         }
         self.execute_effects(node, partition);
+    }
+
+    /// Whether a flush is put off, where records are acknowledged without one.
+    pub(super) fn is_lazy(&mut self, partition: usize) -> bool {
+        let is_acknowledged = self.scenario.partitions[partition].durability == Durability::PageCache;
+        self.scenario.lazy_flushes && is_acknowledged && self.percent(90)
     }
 
     /// A program sees a newer version of a record; versions in between may be missed.
@@ -237,6 +254,7 @@ impl Cluster {
         };
         let lost = leads.replica.lost_ranges();
         if let Some(answer) = answer {
+            leads.damaged |= meets_damage(&answer);
             let body = Body::Fetched { position, answer, lost };
             self.send(Message { partition, from: node, to: from, serial, body });
         }
@@ -256,6 +274,7 @@ impl Cluster {
         let Parked { from: (to, serial), position, request } = leads.parked.swap_remove(at);
         let planned = leads.replica.plan(follower(to), &request);
         let answer = planned.and_then(|plan| answer(&leads.replica, &plan, &request, to, now));
+        leads.damaged |= meets_damage(&answer);
         let lost = leads.replica.lost_ranges();
         let body = Body::Fetched { position, answer, lost };
         self.send(Message { partition, from: node, to, serial, body });
@@ -284,6 +303,10 @@ impl Cluster {
         let body = Body::Offsets { asked, range };
         self.send(Message { partition, from: node, to: from, serial, body });
     }
+}
+
+fn meets_damage(answer: &Result<Fetched, ReplicationError>) -> bool {
+    matches!(answer, Err(error) if error.code == ErrorCode::DataLoss)
 }
 
 fn is_parkable(plan: &ReadPlan, request: &FetchPartition) -> bool {

@@ -18,8 +18,10 @@
 //! | `standing`, `hand_over` | who takes a leadership and who gives it up; moving replicas |
 //! | `relay` | runs in which a leadership is handed on again and again |
 //! | `faults` | what goes wrong |
+//! | `unclean` | elections that give records up |
+//! | `repair` | damage that is read from the leader again |
 //! | `heal` | the end: nothing goes wrong any more |
-//! | `observe` | what the invariants look at |
+//! | `observe`, `shadow` | what the invariants look at |
 
 #![allow(
     clippy::indexing_slicing,
@@ -41,10 +43,13 @@ mod node_table;
 mod observe;
 mod producers;
 mod relay;
+mod repair;
 mod scenario;
+mod shadow;
 mod standing;
 mod store;
 mod trace;
+mod unclean;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -71,6 +76,10 @@ pub struct Report {
     pub read: u64,
     /// Leaderships begun.
     pub leaderships: u64,
+    /// Leaderships begun by an unclean election.
+    pub unclean: u64,
+    /// Damaged ranges that were repaired.
+    pub repairs: u64,
     /// What went wrong on purpose, by kind.
     pub faults: BTreeMap<&'static str, u64>,
     /// Every step in words; empty unless asked for.
@@ -85,6 +94,8 @@ impl Report {
         self.acknowledged += other.acknowledged;
         self.read += other.read;
         self.leaderships += other.leaderships;
+        self.unclean += other.unclean;
+        self.repairs += other.repairs;
         for (kind, count) in &other.faults {
             *self.faults.entry(kind).or_default() += count;
         }

@@ -1,11 +1,12 @@
 //! The network between agents and leaders: messages in any order, late, lost, or several times, and links that are cut.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
+use bytes::Bytes;
 use highwater_protocol::fetch::{FetchPartition, Fetched, LostRange};
 use highwater_protocol::follower::{FetchPosition, LeaderOffsets};
 use highwater_replica::AskOffsets;
-use highwater_types::{ErrorCode, ReplicationError};
+use highwater_types::{ErrorCode, LeaderEpoch, Offset, ReplicationError};
 
 use super::cluster::Cluster;
 use super::node::node_id;
@@ -16,6 +17,9 @@ const UNDER_WAY_MAX: usize = 40;
 /// Answers that order a cut and come again, in 100, where they come late.
 const COPIED_CUTS: u64 = 60;
 
+/// Answers that were delivered and may come again.
+const OLD_MAX: usize = 16;
+
 /// Something under way. `from` and `to` of agents name an opening of a log, so that answers reach only who asked.
 #[derive(Clone, Debug)]
 pub(super) enum Body {
@@ -23,6 +27,8 @@ pub(super) enum Body {
     Fetched { position: FetchPosition, answer: Result<Fetched, ReplicationError>, lost: Vec<LostRange> },
     AskOffsets(AskOffsets),
     Offsets { asked: AskOffsets, range: Result<LeaderOffsets, ErrorCode> },
+    AskRecords { from: Offset, epoch: LeaderEpoch },
+    Records { from: Offset, records: Bytes },
 }
 
 #[derive(Clone, Debug)]
@@ -39,6 +45,8 @@ pub(super) struct Message {
 #[derive(Debug, Default)]
 pub(super) struct Network {
     pub(super) messages: Vec<Message>,
+    /// Answers that were delivered, the newest last, where they come again when they do most harm.
+    old: VecDeque<Message>,
     /// Pairs of nodes, lower index first.
     cuts: BTreeSet<(usize, usize)>,
     /// Nodes that do not reach the store.
@@ -82,6 +90,14 @@ impl Cluster {
 
     /// One message arrives, or does not.
     pub(super) fn network_step(&mut self) -> Result<bool, String> {
+        let late_answers = self.scenario.late_answers;
+        if self.percent(late_answers)
+            && let Some(message) = self.almost_fitting()
+        {
+            self.count_fault("answer repeated where it almost fits");
+            self.deliver(message)?;
+            return Ok(true);
+        }
         if self.network.messages.is_empty() {
             return Ok(false);
         }
@@ -105,8 +121,48 @@ impl Cluster {
         } else {
             self.network.messages.swap_remove(at)
         };
+        if late_answers > 0 && matches!(message.body, Body::Fetched { answer: Ok(_), .. }) {
+            self.network.old.push_back(message.clone());
+            if self.network.old.len() > OLD_MAX {
+                self.network.old.pop_front();
+            }
+        }
         self.deliver(message)?;
         Ok(true)
+    }
+
+    /// An answer to a fetch that its follower would send no more, but one much like it: only a part of its position is another.
+    /// One that orders a cut, if there is one that would take something.
+    fn almost_fitting(&mut self) -> Option<Message> {
+        let mut fitting: Vec<_> =
+            self.network.old.iter().filter(|message| self.almost_fits(message)).collect();
+        let orders_cut = |message: &&Message| matches!(&message.body, Body::Fetched { answer: Ok(answer), .. } if answer.diverging.is_some());
+        if fitting.iter().any(orders_cut) {
+            fitting.retain(orders_cut);
+        }
+        let fitting: Vec<_> = fitting.into_iter().cloned().collect();
+        if fitting.is_empty() {
+            return None;
+        }
+        let at = self.pick(fitting.len());
+        fitting.into_iter().nth(at)
+    }
+
+    fn almost_fits(&self, message: &Message) -> bool {
+        let Body::Fetched { position, answer: Ok(answer), .. } = &message.body else { return false };
+        let followed = self.nodes[message.to].followed[message.partition].as_ref();
+        let Some(followed) = followed.filter(|followed| followed.serial == message.serial) else {
+            return false;
+        };
+        followed.replica.inspect(|core| {
+            let is_other = position.generation != core.generation();
+            let is_same_offset = position.fetch_offset == core.fetch_offset();
+            let is_same_epoch = position.leader_epoch == core.leader_epoch();
+            match answer.diverging {
+                Some(at) => is_other && (is_same_offset || is_same_epoch) && at.offset < core.log_end(),
+                None => is_other && is_same_offset,
+            }
+        })
     }
 
     /// A message arrives, if whoever it is for is there.
@@ -137,6 +193,14 @@ impl Cluster {
             }
             Body::AskOffsets(asked) => {
                 self.serve_offsets(to, partition, from, serial, asked);
+                Ok(())
+            }
+            Body::AskRecords { from: offset, epoch } => {
+                self.serve_records(to, partition, (from, serial), offset, epoch);
+                Ok(())
+            }
+            Body::Records { from: offset, records } => {
+                self.take_records(to, partition, serial, offset, &records);
                 Ok(())
             }
             Body::Offsets { asked, range } => {

@@ -11,16 +11,17 @@ use highwater_log::{BufferPool, LogConfig, PartitionLocks, Storage};
 use highwater_protocol::fetch::FetchPartition;
 use highwater_protocol::follower::FetchPosition;
 use highwater_replica::{
-    AskOffsets, FollowerReplica, FollowerStep, FollowerWork, FreshIncarnation, LeaderReplica, ReplicaPlace,
+    AskOffsets, FollowerReplica, FollowerStep, FollowerWork, FreshIncarnation, LeaderReplica, Refill,
+    ReplicaPlace,
 };
 use highwater_types::{
     Incarnation, NodeId, Offset, PartitionIndex, PartitionRecord, TopicId, TopicIdPartition, TopicPartition,
 };
 use uuid::Uuid;
 
-use super::observe::Shadow;
 use super::producers::Waiting;
 use super::scenario::PartitionPlan;
+use super::shadow::Shadow;
 use super::standing::Standing;
 
 /// Which program of a node.
@@ -81,6 +82,8 @@ pub(super) struct Leads {
     /// When the leadership began, in milliseconds of the run.
     pub(super) since: u64,
     pub(super) record: PartitionRecord,
+    /// Whether a reader met damage.
+    pub(super) damaged: bool,
     /// Incarnations that were told that they were replaced.
     pub(super) retired: BTreeSet<(NodeId, Incarnation)>,
     pub(super) parked: Vec<Parked>,
@@ -104,6 +107,8 @@ pub(super) struct Followed {
     pub(super) serial: u64,
     pub(super) work: VecDeque<FollowerWork>,
     pub(super) question: Option<AskOffsets>,
+    /// A damaged range on its way back.
+    pub(super) refill: Option<Refill>,
 }
 
 impl Followed {
@@ -139,6 +144,12 @@ pub(super) struct Node {
     /// Whether a start died while it wrote the disk's identity. Its 17 bytes are torn here, as no real disk tears them: the disk is
     /// then a foreign one.
     pub(super) identity_torn: bool,
+    /// Its power goes soon, in one of so many steps.
+    pub(super) doomed: Option<u64>,
+    /// From when on each partition's leadership may be handed over for a move, in milliseconds of the run.
+    pub(super) moves_from: Vec<u64>,
+    /// Partitions whose leadership this leader-svc has handed over because its own log is damaged: once each.
+    pub(super) handed_over: BTreeSet<usize>,
 }
 
 pub(super) fn data_dir() -> &'static Path {
@@ -187,6 +198,9 @@ impl Node {
             flush_failed: false,
             segment_lost: false,
             identity_torn: false,
+            doomed: None,
+            moves_from: vec![0; partitions],
+            handed_over: BTreeSet::new(),
         }
     }
 
@@ -224,7 +238,10 @@ impl Node {
         let storage = program.storage.crash_process();
         program.restart_as(storage);
         match which {
-            Which::LeaderSvc => self.led.iter_mut().for_each(|led| *led = Led::Not),
+            Which::LeaderSvc => {
+                self.handed_over.clear();
+                self.led.iter_mut().for_each(|led| *led = Led::Not);
+            }
             Which::Agent => self.followed.iter_mut().for_each(|followed| *followed = None),
         }
     }
@@ -232,6 +249,7 @@ impl Node {
     /// Loses power: what was not flushed may be gone, in part or as a whole.
     pub(super) fn lose_power(&mut self) {
         self.disk.power_loss();
+        self.doomed = None;
         self.boot += 1;
         self.run_on(self.disk.clone());
     }
@@ -244,6 +262,7 @@ impl Node {
     }
 
     fn run_on(&mut self, disk: SimDisk) {
+        self.handed_over.clear();
         self.led.iter_mut().for_each(|led| *led = Led::Not);
         self.followed.iter_mut().for_each(|followed| *followed = None);
         self.shadows.iter_mut().for_each(|shadow| *shadow = Shadow::default());
@@ -270,7 +289,7 @@ impl Node {
             // Small segments, so that cuts and crashes meet their edges.
             config: LogConfig {
                 durability: plan.durability,
-                segment_bytes: 700,
+                segment_bytes: plan.segment_bytes,
                 segment_index_bytes: 240,
                 index_interval_bytes: 200,
                 retention_ms: None,

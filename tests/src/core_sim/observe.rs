@@ -1,19 +1,18 @@
 //! What the invariants look at: each running replica with its whole log, by batches, and the record as it stands.
 //!
-//! A log is read again only as far as it changed. What was read is kept in a [`Shadow`], beside what the replica said of
-//! itself after the step before.
+//! What was read of a log is kept in a [`Shadow`](super::shadow::Shadow), beside what the replica said of itself after the step
+//! before.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use highwater_log::OffsetRange;
 use highwater_log::storage::sim::SimStorage;
-use highwater_log::{Log, OffsetRange, ReadLimits};
 use highwater_protocol::follower::PartitionFetchState;
-use highwater_records::batches;
 use highwater_replica::OpenReplica;
 use highwater_types::{
     Durability, Incarnation, IsrMember, LeaderEpoch, LeaderEpochCache, MonotonicTime, NodeId, Offset,
-    PartitionRecord,
+    PartitionRecord, UncleanLoss,
 };
 
 use super::cluster::Cluster;
@@ -66,6 +65,8 @@ pub struct Said {
     pub failed: bool,
     /// How often its log was cut.
     pub generation: u64,
+    /// What it says that an unclean election took from it.
+    pub loss: Option<UncleanLoss>,
 }
 
 /// A running replica.
@@ -83,6 +84,8 @@ pub struct ReplicaView<'a> {
     pub epochs: Arc<LeaderEpochCache>,
     /// Ranges that it knows to be damaged.
     pub damage: Vec<OffsetRange>,
+    /// Batches that a cut took from it in this step.
+    pub removed: &'a [Batch],
 }
 
 /// A partition, after a step.
@@ -98,6 +101,8 @@ pub struct PartitionView<'a> {
     pub min_isr: usize,
     /// Whether retention removes nothing.
     pub keeps_all: bool,
+    /// Whether an unclean election is on record of which nobody has led yet: until then it is open what it gives up.
+    pub undecided: bool,
     /// What the outside knows.
     pub history: &'a History,
     /// Every running replica.
@@ -114,55 +119,6 @@ impl PartitionView<'_> {
     /// Running replicas that the record names as electable members of the in-sync set.
     pub fn electable(&self) -> impl Iterator<Item = &ReplicaView<'_>> {
         self.replicas.iter().filter(|r| self.record.is_electable(r.node, r.now.incarnation))
-    }
-}
-
-/// What is remembered of a replica between steps.
-#[derive(Debug, Default)]
-pub(super) struct Shadow {
-    log: Option<Arc<Log<SimStorage>>>,
-    generation: u64,
-    batches: Vec<Batch>,
-    end: Offset,
-    said: Option<Said>,
-    /// What was said in the step that is being looked at.
-    saying: Option<Said>,
-    version: usize,
-}
-
-impl Shadow {
-    /// Reads what the log got since the last time, or all of it when it was cut or is another one.
-    fn refresh(&mut self, log: &Arc<Log<SimStorage>>) -> Result<(), String> {
-        let positions = log.positions();
-        let same = self.log.as_ref().is_some_and(|known| Arc::ptr_eq(known, log));
-        if !same || self.generation != positions.generation || self.end > positions.log_end {
-            self.batches.clear();
-            self.end = positions.log_start;
-        }
-        self.end = self.end.max(positions.log_start);
-        self.log = Some(Arc::clone(log));
-        self.generation = positions.generation;
-        while self.end < positions.log_end {
-            let limits = ReadLimits { max_bytes: 1 << 20, min_one_batch: true, upper: positions.log_end };
-            match log.read(self.end, limits) {
-                Ok(read) if read.batches > 0 => {
-                    for view in batches(&read.records) {
-                        let view = view.map_err(|error| format!("a log holds no batch: {error}"))?;
-                        self.batches.push(Batch::of(&view));
-                    }
-                    self.end = read.next;
-                }
-                Ok(_) => self.end = positions.log_end,
-                // What is damaged is not read; what comes after it is.
-                Err(_) => {
-                    let damaged = log.damage().into_iter().map(|damage| damage.range);
-                    let after = damaged.filter(|range| range.start <= self.end && self.end < range.end);
-                    self.end = after.map(|range| range.end).max().unwrap_or(positions.log_end);
-                }
-            }
-        }
-        self.batches.retain(|batch| batch.next > positions.log_start);
-        Ok(())
     }
 }
 
@@ -188,6 +144,7 @@ impl Cluster {
                 batches: &shadow.batches,
                 epochs: log.epochs(),
                 damage: log.damage().into_iter().map(|damage| damage.range).collect(),
+                removed: &shadow.removed,
             });
         }
         Ok(PartitionView {
@@ -198,6 +155,8 @@ impl Cluster {
             durability: plan.durability,
             min_isr: self.store.current(partition).effective_min_isr(plan.min_isr),
             keeps_all: !plan.retention,
+            undecided: self.histories[partition].elections.last().copied()
+                > self.histories[partition].decided,
             history: &self.histories[partition],
             replicas,
             unlocked: (0..self.nodes.len())
@@ -213,9 +172,10 @@ impl Cluster {
         matches!(&self.nodes[node].led[partition], Led::Stands(standing) if standing.open.is_none())
     }
 
-    fn look_at(&mut self, index: usize, partition: usize) -> Result<(), String> {
+    pub(super) fn look_at(&mut self, index: usize, partition: usize) -> Result<(), String> {
         let now = self.now().monotonic;
         let lag_max = self.leader_config(partition).replica_lag_time_max;
+        let rotten = self.rotten[partition].filter(|(node, _)| *node == index).map(|(_, batch)| batch);
         let node = &mut self.nodes[index];
         let mut failed = false;
         let mut log_start = Offset::ZERO;
@@ -241,7 +201,7 @@ impl Cluster {
             };
         node.incarnations[partition] = Some(incarnation);
         let shadow = &mut node.shadows[partition];
-        shadow.refresh(&log).map_err(|error| format!("node {index}: {error}"))?;
+        shadow.refresh(&log, rotten).map_err(|error| format!("node {index}: {error}"))?;
         let positions = log.positions();
         if let Role::Leader { isr, over: true, .. } = &role
             && node.flush_failed
@@ -264,6 +224,7 @@ impl Cluster {
             flushed: positions.flushed,
             failed: failed || log.usable().is_err(),
             generation: positions.generation,
+            loss: log.unclean_loss(),
         });
         Ok(())
     }
@@ -291,15 +252,7 @@ impl Cluster {
                     said.epoch, first.0, first.1, leads.serial
                 ));
             }
-            if said.high_watermark > history.committed_end {
-                let from = shadow.batches.partition_point(|batch| batch.base < history.committed_end);
-                for batch in &shadow.batches[from..] {
-                    if batch.next <= said.high_watermark {
-                        history.committed.insert(batch.base, *batch);
-                    }
-                }
-                history.committed_end = said.high_watermark;
-            }
+            history.commit(said.epoch, &shadow.batches, said.high_watermark);
         }
         Ok(())
     }
@@ -318,6 +271,7 @@ impl Cluster {
                     *highest = (said.epoch, said.serial).max(*highest);
                 }
                 shadow.said = shadow.saying.take();
+                shadow.removed.clear();
                 shadow.version = self.store.newest(partition);
                 if shadow.said.is_none() {
                     shadow.log = None;
@@ -343,6 +297,7 @@ impl Cluster {
             && is_durable
             && !node.flush_failed
             && !node.identity_torn
+            && self.rotten[partition].is_none_or(|(rots, _)| rots != index)
         {
             return Err(format!(
                 "partition {partition}: node {index} was {before} and is {}: under fsync no crash costs a vote (design.md 6.3)",
@@ -362,12 +317,14 @@ impl Cluster {
         Ok(())
     }
 
-    /// A sole member that begins to lead has on record what it lost (design.md 6.3); only a failed flush or a lost segment may
-    /// have cost that: whoever was in sync beside it when the segment went may have left since.
+    /// A sole member that begins to lead has on record what it lost (design.md 6.3): a failed flush or a lost segment may have cost
+    /// that, whoever was in sync beside it when the segment went may have left since; or it was elected uncleanly, and had lost it
+    /// before.
     pub(super) fn note_lost(&mut self, index: usize, partition: usize, open: &OpenReplica<SimStorage>) {
         let record = self.store.current(partition);
         let alone = matches!(&record.isr[..], [only] if only.node == node_id(index));
-        if alone && (self.nodes[index].flush_failed || self.nodes[index].segment_lost) {
+        let node = &self.nodes[index];
+        if alone && (node.flush_failed || node.segment_lost || record.unclean.is_some()) {
             let lost = open.report().damage.iter().map(|damage| damage.range);
             self.histories[partition].lost.extend(lost);
         }

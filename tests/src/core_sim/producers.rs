@@ -186,7 +186,7 @@ impl Cluster {
             return;
         }
         if sent.acks_all {
-            self.histories[partition].acknowledged.insert(batch.base, batch);
+            self.histories[partition].acknowledge(batch);
         }
         self.resolve(partition, batch);
     }
@@ -223,7 +223,7 @@ impl Cluster {
             CommitStatus::NotEnoughReplicas | CommitStatus::LeadershipLost => false,
         });
         for batch in answered {
-            self.histories[partition].acknowledged.insert(batch.base, batch);
+            self.histories[partition].acknowledge(batch);
             self.resolve(partition, batch);
         }
     }

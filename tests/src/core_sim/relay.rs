@@ -2,6 +2,7 @@
 //! several epochs at once, and what earlier leaders told is still under way. Everything is done by the same parts as in other
 //! runs; only who acts next is chosen so that few steps are idle.
 
+use highwater_coordination::UncleanOrder;
 use highwater_types::NodeId;
 
 use super::cluster::Cluster;
@@ -63,7 +64,7 @@ impl Cluster {
         while self.learn(successor, Which::LeaderSvc, PARTITION) {}
         let record = self.store.current(PARTITION).clone();
         if record.leader.is_none() || (!gives_up && record.leader == Some(node_id(leader))) {
-            self.stand(successor, PARTITION, &record)?;
+            self.stand(successor, PARTITION, &record, UncleanOrder::None)?;
             self.make_at_once(successor, Purpose::Election)?;
         }
         Ok(true)

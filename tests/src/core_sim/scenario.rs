@@ -30,14 +30,21 @@ pub(super) enum FaultKind {
     OldDisk,
     /// A flush fails.
     FailedFlush,
+    /// A flush fails, and soon after it the node loses power.
+    DyingDisk,
     /// A disk is full for a while.
     FullDisk,
-    /// The last segment of a closed log is gone.
+    /// A segment of a closed log is gone.
     LostSegment,
+    /// A record in a closed segment of a closed log rots.
+    Rot,
+    /// A person orders an unclean election. Only in runs that are about it.
+    UncleanElection,
 }
 
 impl FaultKind {
-    const ALL: [Self; 12] = [
+    /// What any run may have.
+    const COMMON: [Self; 14] = [
         Self::Kill,
         Self::PowerLoss,
         Self::Blackout,
@@ -48,8 +55,10 @@ impl FaultKind {
         Self::EmptyDisk,
         Self::OldDisk,
         Self::FailedFlush,
+        Self::DyingDisk,
         Self::FullDisk,
         Self::LostSegment,
+        Self::Rot,
     ];
 }
 
@@ -61,6 +70,10 @@ pub(super) struct PartitionPlan {
     /// Indexes of nodes, the preferred leader first.
     pub(super) replicas: Vec<usize>,
     pub(super) retention: bool,
+    /// `unclean.leader.election.enable`.
+    pub(super) unclean: bool,
+    /// In bytes. Small, so that cuts and crashes meet the edges of segments.
+    pub(super) segment_bytes: u32,
 }
 
 /// Everything that is chosen before the first step.
@@ -91,6 +104,14 @@ pub(super) struct Scenario {
     pub(super) looks: u64,
     /// Answers that order a cut and are passed over once more, in 100.
     pub(super) late_cuts: u64,
+    /// Old answers that come again where they almost fit, in 100 steps of the network.
+    pub(super) late_answers: u64,
+    /// Cuts that wait once more before they are done, in 100.
+    pub(super) late_work: u64,
+    /// Whether nothing is flushed for long where records are acknowledged without a flush.
+    pub(super) lazy_flushes: bool,
+    /// Whether a person has somebody lead where nobody may, once faults stop.
+    pub(super) persons: bool,
     /// Lost messages and answers of the store, in 100.
     pub(super) loss: u64,
     /// Messages that are delivered again later, in 100.
@@ -112,7 +133,7 @@ impl Scenario {
         let partitions: Vec<_> = (0..count).map(|_| partition(&mut random, nodes)).collect();
         let mut faults = BTreeSet::new();
         let share = [20, 35, 60][index(&mut random, &[40, 75])];
-        for kind in FaultKind::ALL {
+        for kind in FaultKind::COMMON {
             if random.up_to(99) < share {
                 faults.insert(kind);
             }
@@ -131,6 +152,10 @@ impl Scenario {
             reassignments: 0,
             work: 35,
             late_cuts: 0,
+            late_answers: 0,
+            late_work: 0,
+            lazy_flushes: random.up_to(99) < 40,
+            persons: random.up_to(99) < 50,
             looks: 5,
             idempotent: [0, 50, 100][index(&mut random, &[20, 50])],
             loss: [0, 5, 20][index(&mut random, &[30, 75])],
@@ -144,12 +169,14 @@ impl Scenario {
                 3 + random.up_to(4),
             ],
         };
-        match index(&mut random, &[25, 50, 63, 76, 86]) {
+        match index(&mut random, &[18, 32, 48, 58, 73, 81, 90]) {
             0 => plain,
             1 => plain.of_relay(&mut random),
-            2 => plain.of_unknown_outcomes(&mut random),
-            3 => plain.of_crashes(&mut random),
-            4 => plain.of_moves(&mut random),
+            2 => plain.of_late_answers(&mut random),
+            3 => plain.of_unknown_outcomes(&mut random),
+            4 => plain.of_crashes(&mut random),
+            5 => plain.of_moves(&mut random),
+            6 => plain.of_unclean_elections(&mut random),
             _ => plain.of_everything(&mut random),
         }
     }
@@ -175,6 +202,34 @@ impl Scenario {
         }
     }
 
+    /// The same, with answers that come again when they almost fit, and cuts that wait in front of a slow disk.
+    fn of_late_answers(self, random: &mut Randomness) -> Self {
+        let faults = [vec![], vec![FaultKind::PowerLoss, FaultKind::Kill]];
+        Self {
+            faults: faults[index(random, &[60])].clone(),
+            late_cuts: [0, 50][index(random, &[40])],
+            late_answers: [0, 40][index(random, &[30])],
+            late_work: [0, 95][index(random, &[40])],
+            ..self.of_relay(random)
+        }
+    }
+
+    /// Who is in sync is away, and somebody else leads.
+    fn of_unclean_elections(self, random: &mut Randomness) -> Self {
+        let away = [FaultKind::Kill, FaultKind::Pause, FaultKind::Cut];
+        let lost = [FaultKind::EmptyDisk, FaultKind::PowerLoss, FaultKind::LostSegment];
+        let mut faults = vec![FaultKind::UncleanElection];
+        faults.extend(if random.up_to(99) < 60 { &away } else { &lost });
+        let allowing = |plan| PartitionPlan { unclean: random.up_to(99) < 50, ..plan };
+        Self {
+            partitions: self.partitions.into_iter().map(allowing).collect(),
+            faults,
+            fault_rate: [15, 40][index(random, &[50])],
+            pace: 10,
+            ..self
+        }
+    }
+
     /// The store answers late or not at all, while replicas come and go.
     fn of_unknown_outcomes(self, random: &mut Randomness) -> Self {
         Self {
@@ -190,9 +245,12 @@ impl Scenario {
     /// Machines lose power and disks fail, one at a time.
     fn of_crashes(self, random: &mut Randomness) -> Self {
         let all = [FaultKind::PowerLoss, FaultKind::Kill, FaultKind::StopInWrite, FaultKind::FailedFlush];
-        let flushes = [FaultKind::PowerLoss, FaultKind::FailedFlush];
+        let flushes = [FaultKind::DyingDisk, FaultKind::PowerLoss, FaultKind::FailedFlush];
+        let deaths = [FaultKind::Kill, FaultKind::PowerLoss];
+        let losses = [FaultKind::LostSegment, FaultKind::Rot, FaultKind::Kill];
+        let faults: [&[FaultKind]; 4] = [&all, &flushes, &deaths, &losses];
         Self {
-            faults: if random.up_to(99) < 60 { all.to_vec() } else { flushes.to_vec() },
+            faults: faults[index(random, &[25, 45, 65])].to_vec(),
             fault_rate: [15, 40][index(random, &[50])],
             hand_overs: [0, 20][index(random, &[50])],
             pace: 10,
@@ -234,6 +292,8 @@ fn partition(random: &mut Randomness, nodes: usize) -> PartitionPlan {
         min_isr: if random.up_to(99) < 50 { 1 } else { 2 },
         replicas,
         retention: random.up_to(99) < 25,
+        unclean: false,
+        segment_bytes: [700, 200][index(random, &[60])],
     }
 }
 

@@ -4,7 +4,10 @@
 
 use std::collections::BTreeSet;
 
-use highwater_coordination::{Candidate, CasOutcome, first_leadership, renewed_leadership, take_over};
+use highwater_coordination::{
+    Candidate, CasOutcome, Ineligible, UncleanOrder, first_leadership, renewed_leadership, take_over,
+    unclean_leadership,
+};
 use highwater_log::OnDamage;
 use highwater_log::checkpoint::CheckpointFile;
 use highwater_log::storage::sim::SimStorage;
@@ -59,10 +62,9 @@ impl Cluster {
             None => is_member,
             Some(leader) => is_member && self.is_worth_a_try(node, partition, index_of(leader)),
         };
-        if !wants {
-            return Ok(false);
-        }
-        self.stand(node, partition, &record)
+        let order = self.unclean_order(node, partition, &record);
+        let wants = wants || (order != UncleanOrder::None && self.one_in(3));
+        if wants { self.stand(node, partition, &record, order) } else { Ok(false) }
     }
 
     /// When to try to take over is a matter of liveness alone: a dead leader often, a living one at times (design.md 6.6).
@@ -80,6 +82,7 @@ impl Cluster {
         node: usize,
         partition: usize,
         record: &PartitionRecord,
+        order: UncleanOrder,
     ) -> Result<bool, String> {
         let before_lock = is_planted(PlantedFault::ElectBeforeLock);
         let peeked = if before_lock || is_planted(PlantedFault::IncarnationReadBeforeLock) {
@@ -88,7 +91,8 @@ impl Cluster {
             None
         };
         if let Some(candidate) = peeked.filter(|_| before_lock) {
-            self.propose_leadership(node, partition, record, &candidate, None);
+            let proposal = propose(record, &candidate, order);
+            self.stand_with(node, partition, record, proposal, None);
             return Ok(true);
         }
         if self.nodes[node].followed[partition].is_some() {
@@ -105,7 +109,8 @@ impl Cluster {
             highest_epoch: open.report().highest_leader_epoch,
             log_end: open.log_end(),
         };
-        self.propose_leadership(node, partition, record, &candidate, Some(open));
+        let proposal = propose(record, &candidate, order);
+        self.stand_with(node, partition, record, proposal, Some(open));
         Ok(true)
     }
 
@@ -121,26 +126,22 @@ impl Cluster {
         })
     }
 
-    fn propose_leadership(
+    fn stand_with(
         &mut self,
         node: usize,
         partition: usize,
         record: &PartitionRecord,
-        candidate: &Candidate,
+        proposal: Result<PartitionRecord, Ineligible>,
         open: Option<OpenReplica<SimStorage>>,
     ) {
-        let proposal = if record.is_new() {
-            first_leadership(record, candidate).ok()
-        } else if record.leader == Some(candidate.node) {
-            renewed_leadership(record, candidate).ok()
-        } else {
-            take_over(record, candidate).ok()
-        };
         let (step, serial) = (self.step, self.next_serial());
-        let Some(proposal) = proposal else {
-            self.trace.note(|| format!("{step} p{partition} n{node} may not stand: {candidate:?}"));
-            drop(open.map(OpenReplica::close));
-            return;
+        let proposal = match proposal {
+            Ok(proposal) => proposal,
+            Err(why) => {
+                self.trace.note(|| format!("{step} p{partition} n{node} may not stand: {why}"));
+                drop(open.map(OpenReplica::close));
+                return;
+            }
         };
         self.trace
             .note(|| format!("{step} p{partition} n{node} stands #{serial}: {}", record_text(&proposal)));
@@ -164,8 +165,10 @@ impl Cluster {
             lock = program.locks.try_lock(partition_id(partition + NOBODYS)).ok().flatten();
         }
         let Some(lock) = lock else { return Ok(None) };
-        // Nobody else has what a sole member lost: it stays electable and records the loss (design.md 6.3).
-        let alone = which == Which::LeaderSvc && matches!(&record.isr[..], [only] if only.node == me);
+        // Nobody else has what a sole member lost: it stays electable and records the loss (design.md 6.3). Here only one that
+        // is still alone: a program that has not seen yet that it is not would stay electable as well.
+        let is_alone = |record: &PartitionRecord| matches!(&record.isr[..], [only] if only.node == me);
+        let alone = which == Which::LeaderSvc && is_alone(record) && is_alone(self.store.current(partition));
         let on_damage = if alone { OnDamage::KeepIncarnation } else { OnDamage::RenewIncarnation };
         let plan = &self.scenario.partitions[partition];
         let place = self.nodes[node].place(which, partition, plan, &self.incarnations);
@@ -249,8 +252,12 @@ impl Cluster {
             self.nodes[node].acknowledged[partition] = None;
             let since = self.millis;
             let (retired, parked, waiting) = (BTreeSet::new(), Vec::new(), Vec::new());
-            let leads = Leads { replica, serial, since, record, retired, parked, waiting };
+            let damaged = false;
+            let leads = Leads { replica, serial, since, record, damaged, retired, parked, waiting };
             self.nodes[node].led[partition] = Led::Leads(Box::new(leads));
+            if let Err(broken) = self.decide(node, partition) {
+                self.broken.get_or_insert(broken);
+            }
             self.execute_effects(node, partition);
         }
     }
@@ -278,6 +285,27 @@ impl Cluster {
         let found = versions.iter().rposition(|v| v.partition_epoch == record.partition_epoch);
         let known = &mut self.nodes[node].program_mut(which).known[partition];
         *known = found.map_or(*known, |version| version.max(*known));
+    }
+}
+
+/// The record in which the candidate leads; without loss, if it can be.
+fn propose(
+    record: &PartitionRecord,
+    candidate: &Candidate,
+    order: UncleanOrder,
+) -> Result<PartitionRecord, Ineligible> {
+    let proposal = if record.is_new() {
+        first_leadership(record, candidate)
+    } else if record.leader == Some(candidate.node) {
+        renewed_leadership(record, candidate)
+    } else {
+        take_over(record, candidate)
+    };
+    match proposal {
+        Err(Ineligible::NotElectable { .. }) if order != UncleanOrder::None => {
+            unclean_leadership(record, candidate, order)
+        }
+        proposal => proposal,
     }
 }
 

@@ -132,6 +132,9 @@ impl Cluster {
     pub(super) fn make(&mut self, at: usize) -> Result<(), String> {
         self.store.make(at)?;
         let (step, write) = (self.step, &self.store.writes[at]);
+        if let Some(CasOutcome::Committed(record)) = &write.outcome {
+            self.histories[write.partition].elections.extend(record.highest_unclean_epoch());
+        }
         self.trace.note(|| {
             let partition = write.partition;
             match &write.outcome {

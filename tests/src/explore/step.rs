@@ -154,6 +154,6 @@ impl State {
             history.acknowledged.insert(batch.base, batch);
             history.seen.insert(batch.base, batch);
         }
-        history.committed_end = end;
+        (history.committed_end, history.highest_end) = (end, end);
     }
 }

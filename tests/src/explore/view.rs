@@ -41,6 +41,7 @@ impl State {
                 batches: &log.batches,
                 epochs: Arc::clone(&log.epochs),
                 damage: Vec::new(),
+                removed: &[],
             });
         }
         invariants::check(&PartitionView {
@@ -49,6 +50,7 @@ impl State {
             durability: self.bounds.durability,
             min_isr: self.record.effective_min_isr(self.bounds.min_isr),
             keeps_all: true,
+            undecided: false,
             history: &self.history,
             replicas,
             unlocked: Vec::new(),
@@ -97,6 +99,7 @@ fn says(node: &Node, state: &State, before: Option<&Said>) -> Option<Said> {
         flushed: node.log.flushed,
         failed,
         generation: 0,
+        loss: None,
     })
 }
 

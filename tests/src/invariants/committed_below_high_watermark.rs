@@ -6,10 +6,10 @@ use crate::core_sim::{Batch, PartitionView};
 pub(super) fn check(view: &PartitionView<'_>) -> Result<(), String> {
     for replica in &view.replicas {
         let now = &replica.now;
-        if now.high_watermark > view.history.committed_end {
+        if now.high_watermark > view.history.highest_end {
             return Err(format!(
                 "node {}: HW {}, no leader's was above {}",
-                replica.node, now.high_watermark, view.history.committed_end
+                replica.node, now.high_watermark, view.history.highest_end
             ));
         }
         let readable = |batch: &&Batch| now.log_start <= batch.base && batch.next <= now.high_watermark;

@@ -16,6 +16,8 @@ pub(super) fn check(view: &PartitionView<'_>) -> Result<(), String> {
                 r.node == member.node && r.now.incarnation == member.incarnation
             };
             view.record.has_replica(member.node)
+                // Removed by a move and added by the next one, which the leader saw at once.
+                && !view.record.adding.contains(&member.node)
                 && retired.iter().all(|(node, _)| *node != member.node)
                 && isr.iter().all(|m| m.node != member.node)
                 && view.replicas.iter().any(|replica| is_itself(&replica))

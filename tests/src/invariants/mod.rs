@@ -24,6 +24,7 @@
 //! | `cut_above_high_watermark` | S43, design.md 6.5 |
 //! | `incarnations_are_unique` | design.md 6.3 |
 //! | `healthy_is_not_retired` | the same |
+//! | `loss_reports` | design.md 6.13 |
 //!
 //! One leader per epoch (design.md 6.2) is noted where leaders are looked at: it is about leaderships, which outlive steps.
 
@@ -43,6 +44,7 @@ mod incarnations_are_unique;
 mod joining_holds_back;
 mod leader_in_isr;
 mod lock_first;
+mod loss_reports;
 mod min_isr_freezes;
 mod moves_keep_copies;
 mod one_batch_per_offset_and_epoch;
@@ -69,6 +71,7 @@ const RULES: &[(&str, Rule)] = &[
     ("incarnations are unique", incarnations_are_unique::check),
     ("a healthy incarnation is not retired", healthy_is_not_retired::check),
     ("no cut below the high watermark", cut_above_high_watermark::check),
+    ("losses are reported", loss_reports::check),
     ("ValidHighWatermark", valid_high_watermark::check),
     ("StrongIsr", strong_isr::check),
     ("WeakIsr", weak_isr::check),

@@ -6,6 +6,10 @@ use highwater_types::Durability;
 use crate::core_sim::PartitionView;
 
 pub(super) fn check(view: &PartitionView<'_>) -> Result<(), String> {
+    // It is open what an unclean election gives up until somebody leads by it.
+    if view.undecided {
+        return Ok(());
+    }
     let end = view.history.committed_end;
     let due = view.history.due(highwater_types::Offset::ZERO).next_back().map(|batch| batch.next);
     let Some(due) = due else { return Ok(()) };

@@ -483,7 +483,7 @@ fn what_is_lost_below_a_log_start_that_rises_is_lost_no_more<D: TestDisk>() {
     let (log, _) = reopen(&disk);
     // A leader's segments need not begin where this one's do.
     log.raise_log_start(o(30)).unwrap();
-    let left = crate::OffsetRange::new(o(30), o(36));
+    let left = OffsetRange::new(o(30), o(36));
     assert_eq!(log.damage().iter().map(|damage| damage.range).collect::<Vec<_>>(), [left]);
     let piece = bytes::Bytes::copy_from_slice(&bytes[15 * batch_bytes()..18 * batch_bytes()]);
     log.repair(left, &piece).unwrap();
@@ -502,7 +502,7 @@ fn segments_that_go_missing_one_after_the_other_are_all_damage<D: TestDisk>() {
             remove_segment(&disk, base, true);
             log = reopen(&disk).0;
         }
-        let range = crate::OffsetRange::new(o(start), o(end));
+        let range = OffsetRange::new(o(start), o(end));
         assert_eq!(log.damage().iter().map(|damage| damage.range).collect::<Vec<_>>(), [range]);
         let [from, to] = [start, end].map(|at| usize::try_from(at / 2).unwrap() * batch_bytes());
         log.repair(range, &bytes::Bytes::copy_from_slice(&bytes[from..to])).unwrap();

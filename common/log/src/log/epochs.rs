@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use highwater_types::planted::{PlantedFault, is_planted};
 use highwater_types::{LeaderEpoch, LeaderEpochCache, Offset};
 
 use super::Log;
@@ -43,5 +44,10 @@ impl<S: Storage> Log<S> {
     /// Writes the epoch cache's file as a whole, durably.
     pub(super) fn store_epochs(&self, epochs: &LeaderEpochCache) -> StorageResult<()> {
         write_leader_epochs(&self.storage, &self.dir, epochs)
+    }
+
+    /// The same for epochs that the records tell of. It flushes the directory, which hides that a truncation did not.
+    pub(super) fn store_epochs_of_records(&self, epochs: &LeaderEpochCache) -> StorageResult<()> {
+        if is_planted(PlantedFault::RemovalNotSynced) { Ok(()) } else { self.store_epochs(epochs) }
     }
 }

@@ -72,7 +72,7 @@ impl<S: Storage> Log<S> {
         let renew = renewal(&view, point.end, order);
         self.lower_checkpoint(point.end, view.log_start.min(point.end), renew)?;
         let after = self.cut(&view, &point).and_then(|after| {
-            self.store_epochs(&after.epochs)?;
+            self.store_epochs_of_records(&after.epochs)?;
             Ok(after)
         });
         let after = after.inspect_err(|error| self.fail(Unusable::ChangeFailed, error))?;

@@ -69,7 +69,7 @@ impl<S: Storage> Log<S> {
         self.mark_open()?;
         let mut epochs = Some(epochs).filter(|epochs| **epochs != *self.view.load().epochs);
         if let Some(epochs) = epochs {
-            self.store_epochs(epochs)?;
+            self.store_epochs_of_records(epochs)?;
         }
         let mut rest = batches;
         let mut rolled = false;

@@ -334,7 +334,8 @@ impl FollowerPartition {
             Durability::Fsync if !is_planted(PlantedFault::AcknowledgeUnflushed) => self.flushed_end,
             Durability::Fsync | Durability::PageCache => self.log_end,
         };
-        self.damaged_from().map_or(held, |damage| held.min(damage))
+        let damage = self.damaged_from().filter(|_| !is_planted(PlantedFault::DamageAcknowledged));
+        damage.map_or(held, |damage| held.min(damage))
     }
 
     /// Whether something is held that no request has acknowledged yet: worth a request of its own while another is parked.

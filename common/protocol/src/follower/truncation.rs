@@ -38,9 +38,10 @@ impl FollowerPartition {
         let election = if end < committed {
             // `None` is below every epoch: a high watermark that no leader told vouches for nothing.
             let legal = self.unclean_epoch.filter(|unclean| Some(*unclean) > self.high_watermark_epoch);
-            let legal =
-                if is_planted(PlantedFault::CutBelowHighWatermark) { Some(self.leader_epoch) } else { legal };
-            legal.ok_or(FailureReason::CutBelowHighWatermark { cut: end, high_watermark: committed })?
+            let illegal = is_planted(PlantedFault::CutBelowHighWatermark).then_some(self.leader_epoch);
+            legal
+                .or(illegal)
+                .ok_or(FailureReason::CutBelowHighWatermark { cut: end, high_watermark: committed })?
         } else {
             // The high watermark may have been higher than was heard here before an election that came after these records.
             let last = log.epochs.latest().map(|entry| entry.epoch);

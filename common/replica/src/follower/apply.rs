@@ -6,6 +6,7 @@ use bytes::Bytes;
 use highwater_log::{AppendError, CutOrder, Log, LogError, OffsetRange, OnDamage, Storage, Unusable};
 use highwater_protocol::fetch::LostRange;
 use highwater_protocol::follower::{CutPlan, FailureReason, PartitionFetchState};
+use highwater_types::planted::{PlantedFault, is_planted};
 use highwater_types::{LeaderEpoch, NodeId, Offset, OffsetAndEpoch, PartitionEpoch};
 
 use super::{
@@ -131,7 +132,7 @@ impl<S: Storage> FollowerReplica<S> {
         };
         let CutPlan::To { end, renew, loss } = plan else { return self.drained() };
         let cut = || {
-            if let Some(loss) = loss {
+            if let Some(loss) = loss.filter(|_| !is_planted(PlantedFault::LossNotNoted)) {
                 log.note_unclean_loss(loss)?;
             }
             if renew {
@@ -223,7 +224,7 @@ impl<S: Storage> FollowerReplica<S> {
                 let mut core = self.core.lock();
                 core.partition.on_log_start(positions.log_start);
                 // What was lost below it is not asked for any more.
-                core.partition.on_damage(damaged_from(&log));
+                core.partition.on_damage(damage(&log));
                 FollowerStep::drained(&mut core.partition)
             }
             Err(error) => self.storage_failed(&error, now),

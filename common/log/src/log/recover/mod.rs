@@ -313,7 +313,7 @@ impl<'a, S: Storage> Scan<'a, S> {
 
     /// Flushes what was read: opening a log flushes it before anything in it is acknowledged.
     pub(super) fn flush(&self) -> StorageResult<()> {
-        if self.ground.clean && !self.changed {
+        if (self.ground.clean && !self.changed) || is_planted(PlantedFault::OpenedUnflushed) {
             return Ok(());
         }
         for segment in &self.read {

@@ -140,6 +140,22 @@ impl SimDisk {
         self.state.lock().faults.push((operation, path.to_owned(), errno));
     }
 
+    /// A bit of a file flips, on the platter and in what programs see of it.
+    ///
+    /// # Errors
+    /// There is no such file.
+    pub fn rot(&self, path: &Path, position: u64) -> io::Result<()> {
+        let file = self.state.lock().file(path)?;
+        file.lock().rot(usize::try_from(position).unwrap_or(usize::MAX));
+        Ok(())
+    }
+
+    /// Whether an operation that [`Self::fail_next`] names is still to fail.
+    #[must_use]
+    pub fn has_faults(&self) -> bool {
+        !self.state.lock().faults.is_empty()
+    }
+
     /// Calls `hook` before each change. It must not use the disk.
     pub fn set_trace(&self, hook: impl FnMut(&SimEvent) + Send + 'static) {
         self.state.lock().trace = Some(Box::new(hook));

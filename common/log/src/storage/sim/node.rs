@@ -123,6 +123,15 @@ impl FileNode {
         debug_assert_eq!(self.visible.len(), len, "the length is as asked");
     }
 
+    /// A bit of the byte at `position` flips.
+    pub(super) fn rot(&mut self, position: usize) {
+        for bytes in [&mut self.visible, &mut self.durable] {
+            if let Some(byte) = bytes.get_mut(position) {
+                *byte ^= 1;
+            }
+        }
+    }
+
     /// A flush that works.
     pub(super) fn sync(&mut self) {
         self.durable.truncate(self.cut.unwrap_or(usize::MAX));
