@@ -42,4 +42,5 @@ pub mod tool;
 pub mod traced_pair;
 pub mod tracing_parts;
 pub mod traffic;
+pub mod trio;
 pub mod wait;

@@ -14,6 +14,10 @@ use system_tests::cluster::{Cluster, Plan, ServerId};
 use system_tests::load::{ENOUGH, Load};
 use system_tests::log_files::LogBytes;
 use system_tests::traffic::Traffic;
+use system_tests::trio::{
+    NODES, TOPIC, leader, leader_by, partition, three_nodes, three_nodes_with_topic,
+    until_all_have_everything, until_all_in_sync, until_other_leader,
+};
 use system_tests::wait;
 
 use self::holders::{Holders, watch_holders};
@@ -21,80 +25,7 @@ use self::holders::{Holders, watch_holders};
 #[path = "failover/holders.rs"]
 mod holders;
 
-const NODES: [i32; 3] = [1, 2, 3];
-const TOPIC: &str = "orders";
 const KILLS: usize = 5;
-
-/// Three nodes that know that all of them live, so that the first one leads what is created.
-async fn three_nodes() -> Cluster {
-    let cluster = Plan::new().node(1).node(2).node(3).start().await;
-    for node in NODES {
-        let calls = Calls::of(cluster.leader(node));
-        wait::until(&format!("node {node} to see the others"), wait::SOON, async || {
-            let request = v1::DescribeClusterRequest::default();
-            let answer = calls.cluster.clone().describe_cluster(request).await.ok()?.into_inner();
-            let live = [answer.live_leader_svcs, answer.live_follower_agents];
-            live.iter().all(|nodes| nodes.len() == NODES.len()).then_some(())
-        })
-        .await;
-    }
-    cluster
-}
-
-async fn cluster(durability: &str) -> Cluster {
-    let cluster = three_nodes().await;
-    let calls = Calls::of(cluster.leader(1));
-    let properties = [("durability", durability), ("min.insync.replicas", "2")];
-    calls.create_topic(TOPIC, 1, &NODES, &properties).await;
-    until_all_in_sync(&cluster).await;
-    cluster
-}
-
-/// The partition, as a server knows it.
-async fn partition(server: &Calls) -> Option<v1::Partition> {
-    server.topic(TOPIC).await?.partitions.into_iter().next()
-}
-
-/// Who leads, as those of `nodes` know whose leader-svc answers.
-async fn leader_by(cluster: &Cluster, nodes: &[i32]) -> Option<i32> {
-    for node in nodes {
-        let found = partition(&Calls::of(cluster.leader(*node))).await;
-        if let Some(leader) = found.and_then(|found| found.leader_id) {
-            return Some(leader);
-        }
-    }
-    None
-}
-
-async fn leader(cluster: &Cluster) -> i32 {
-    wait::until("a leader", wait::SOON, async || leader_by(cluster, &NODES).await).await
-}
-
-/// Waits until every other replica has what the leader has; who leads may change meanwhile.
-async fn until_all_have_everything(cluster: &Cluster) {
-    wait::until("all three to have everything", wait::SOON, async || {
-        let calls = Calls::of(cluster.leader(leader_by(cluster, &NODES).await?));
-        calls.are_in_sync(TOPIC, NODES.len() - 1).await.then_some(())
-    })
-    .await;
-}
-
-async fn until_all_in_sync(cluster: &Cluster) {
-    wait::until("all three in sync", wait::SOON, async || {
-        let found = partition(&Calls::of(cluster.leader(leader_by(cluster, &NODES).await?))).await?;
-        (found.isr.len() == NODES.len() && found.leader_id.is_some()).then_some(())
-    })
-    .await;
-}
-
-/// Waits until another node than `old` leads, and says which.
-async fn until_other_leader(cluster: &Cluster, old: i32) -> i32 {
-    let others: Vec<i32> = NODES.into_iter().filter(|node| *node != old).collect();
-    wait::until("another leader", wait::SOON, async || {
-        leader_by(cluster, &others).await.filter(|leader| *leader != old)
-    })
-    .await
-}
 
 /// Waits until so many records were acknowledged after the longest gap since `since`.
 async fn until_acknowledged_again(load: &Load, since: Instant) -> Duration {
@@ -128,7 +59,7 @@ fn median(gaps: &mut [Duration]) -> Duration {
 }
 
 async fn kill_leaders(durability: &str) {
-    let mut cluster = cluster(durability).await;
+    let mut cluster = three_nodes_with_topic(durability).await;
     let load = Load::start(&cluster, &NODES, TOPIC).await;
     let mut gaps = Vec::new();
     for _ in 0..KILLS {
@@ -182,7 +113,7 @@ async fn a_killed_leader_of_a_cached_topic_is_followed_by_another_and_nothing_ac
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_is_told_to_stop_hands_over_and_ends_well() {
-    let mut cluster = cluster("fsync").await;
+    let mut cluster = three_nodes_with_topic("fsync").await;
     let load = Load::start(&cluster, &NODES, TOPIC).await;
     let mut gaps = Vec::new();
     for _ in 0..3 {
@@ -208,7 +139,7 @@ async fn a_leader_that_is_told_to_stop_hands_over_and_ends_well() {
 /// Its port accepts, but it does nothing: only its session tells. When it goes on it does not know yet that it leads no more.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_leader_is_replaced_when_its_session_is_over_and_acknowledges_nothing_afterwards() {
-    let cluster = cluster("fsync").await;
+    let cluster = three_nodes_with_topic("fsync").await;
     let load = Load::start(&cluster, &NODES, TOPIC).await;
     let old = leader(&cluster).await;
     let since = Instant::now();
@@ -262,7 +193,7 @@ async fn a_leader_that_returns_cuts_what_nobody_else_had() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_programs_of_a_node_never_hold_a_log_at_once() {
-    let mut cluster = cluster("fsync").await;
+    let mut cluster = three_nodes_with_topic("fsync").await;
     let load = Load::start(&cluster, &NODES, TOPIC).await;
     let mut held = Holders::default();
     for _ in 0..KILLS {
@@ -286,7 +217,7 @@ async fn the_programs_of_a_node_never_hold_a_log_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_whose_agent_is_dead_takes_over_and_one_whose_agent_hangs_leaves_it_to_another() {
-    let mut cluster = cluster("fsync").await;
+    let mut cluster = three_nodes_with_topic("fsync").await;
     let load = Load::start(&cluster, &NODES, TOPIC).await;
     assert_eq!(leader(&cluster).await, 1, "the preferred one");
     cluster.agent(2).process().freeze();
@@ -314,7 +245,7 @@ async fn a_node_whose_agent_is_dead_takes_over_and_one_whose_agent_hangs_leaves_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_finds_the_next_leader_by_itself() {
-    let mut cluster = cluster("fsync").await;
+    let mut cluster = three_nodes_with_topic("fsync").await;
     let bootstrap = vec![cluster.leader(3).address().into()];
     let client = Client::new(ClientConfig::new(bootstrap)).expect("a node to ask");
     let producer = Producer::new(client, ProducerConfig::default()).expect("good settings");
@@ -362,7 +293,7 @@ async fn the_only_leader_svc_of_a_cluster_keeps_its_leadership() {
 /// Kafka 4.4 lost both copies here: the leader came back first, with nothing, and the others cut what they had.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_whose_directory_is_gone_leaves_the_leadership_to_who_has_the_records() {
-    let mut cluster = cluster("fsync").await;
+    let mut cluster = three_nodes_with_topic("fsync").await;
     let calls = Calls::of(cluster.leader(1));
     assert_eq!(leader(&cluster).await, 1, "the preferred one");
     calls.append(TOPIC, 0, batch(30, 100)).await;
