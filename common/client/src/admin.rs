@@ -42,7 +42,7 @@ impl Client {
                 .await
         };
         let (endpoint, answer) =
-            self.call_any("describing the cluster", request, Repeat::Always, self.give_up(), rpc).await?;
+            self.call_any("describing the cluster", request, Repeat::Soon, self.give_up(), rpc).await?;
         let cluster = decode_cluster(&answer).map_err(|error| ClientError::Answer { endpoint, error })?;
         self.learn_endpoints(cluster.nodes.iter().filter_map(|node| node.leader_svc.clone()));
         Ok(cluster)

@@ -7,25 +7,32 @@ const FIRST: Duration = Duration::from_millis(50);
 /// The longest wait.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Exponential back-off from 50 ms to 5 s with jitter (design.md 5): doubled by each failure, and drawn from the upper
+/// Exponential back-off from 50 ms to 5 s, or less, with jitter (design.md 5): doubled by each failure, and drawn from the upper
 /// half, so that peers which failed together do not return together.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     ceiling: Duration,
+    longest: Duration,
 }
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self { ceiling: FIRST }
+        Self::up_to(LONGEST)
     }
 }
 
 impl Backoff {
+    /// One whose waits grow up to `longest`.
+    #[must_use]
+    pub const fn up_to(longest: Duration) -> Self {
+        Self { ceiling: FIRST, longest }
+    }
+
     /// The wait after one more failure; never shorter than what the peer asked for.
     #[must_use]
     pub fn after_failure(&mut self, asked: Option<Duration>) -> Duration {
         let ceiling = self.ceiling;
-        self.ceiling = ceiling.saturating_mul(2).min(LONGEST);
+        self.ceiling = ceiling.saturating_mul(2).min(self.longest);
         let drawn = ceiling.mul_f64(rand::random_range(0.5..=1.0));
         asked.map_or(drawn, |asked| asked.saturating_add(drawn / 2).max(drawn))
     }
@@ -50,6 +57,13 @@ mod tests {
         }
         backoff.reset();
         assert!(backoff.after_failure(None) <= FIRST);
+    }
+
+    #[test]
+    fn waits_grow_up_to_what_was_asked_for() {
+        let mut backoff = Backoff::up_to(Duration::from_millis(150));
+        let longest = (0..20).map(|_| backoff.after_failure(None)).max();
+        assert!(longest <= Some(Duration::from_millis(150)) && longest > Some(Duration::from_millis(75)));
     }
 
     #[test]

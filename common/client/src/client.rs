@@ -49,9 +49,14 @@ impl ClientConfig {
     }
 }
 
+/// How long the first try of a call that every node answers at once may take; each further try may take twice as long.
+const FIRST_TRY: Duration = Duration::from_secs(1);
+
 /// Whether a call may be made again when it may have been carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repeat {
+    /// It may, and every node answers at once: one that is silent is soon left for another.
+    Soon,
     /// It may: it reads, or doing it twice is doing it once.
     Always,
     /// Only when it was certainly not carried out.
@@ -158,9 +163,12 @@ impl Client {
     {
         let mut backoff = Backoff::default();
         let mut named: Option<Endpoint> = None;
+        let longest = self.inner.config.request_timeout;
+        let mut patience = if repeat == Repeat::Soon { FIRST_TRY.min(longest) } else { longest };
         loop {
             let endpoint = named.take().unwrap_or_else(|| self.next_endpoint());
-            let timeout = self.inner.config.request_timeout.min(give_up.duration_since(Instant::now()));
+            let timeout = patience.min(give_up.duration_since(Instant::now()));
+            patience = patience.saturating_mul(2).min(longest);
             let error = match self.call(&endpoint, message.clone(), timeout, &rpc).await {
                 Ok(answer) => return Ok((endpoint, answer)),
                 Err(error) => error,
@@ -199,6 +207,12 @@ impl Client {
         let known = || self.inner.config.bootstrap.iter().chain(learnt.iter());
         let turn = self.inner.turn.fetch_add(1, Ordering::Relaxed);
         known().nth(turn % known().count().max(1)).unwrap_or(&self.inner.first).clone()
+    }
+
+    /// The next node that is not this one, where there is another.
+    pub(crate) fn next_endpoint_but(&self, avoided: &Endpoint) -> Endpoint {
+        let endpoint = self.next_endpoint();
+        if endpoint == *avoided { self.next_endpoint() } else { endpoint }
     }
 }
 

@@ -285,7 +285,8 @@ impl Reader {
             LogServiceClient::new(channel).max_decoding_message_size(limit).fetch(request).await
         };
         let timeout = self.config.max_wait + FETCH_MARGIN;
-        let answer = self.client.call(&leader.endpoint, request, timeout, rpc).await?;
+        let times = (self.config.max_wait, timeout);
+        let answer = self.client.call_leader(&self.partition, &leader, request, times, rpc).await?;
         let answer = decode_response(answer).map_err(|e| bad_answer(&leader, e))?;
         let result = answer.partitions.into_iter().next().ok_or_else(|| no_answer(&leader))?;
         let fetched = result.outcome.map_err(TryError::Partition)?;

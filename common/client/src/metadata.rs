@@ -5,9 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use highwater_types::{Endpoint, LeaderEpoch, LeaderHint, PartitionIndex, TopicName, TopicPartition};
 use highwater_wire::cluster::{DescribedPartition, DescribedTopic};
+use tokio::time::Instant;
 
 /// Where a partition's leader is, as far as known.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +24,8 @@ pub(crate) struct Leader {
 #[derive(Debug, Default)]
 pub(crate) struct Metadata {
     topics: Mutex<BTreeMap<TopicName, Arc<DescribedTopic>>>,
+    /// When the newest look at a topic began, of those made while its leader was silent.
+    looks: Mutex<BTreeMap<TopicName, Instant>>,
 }
 
 impl Metadata {
@@ -72,6 +76,22 @@ impl Metadata {
         let topic = self.topic(&partition.topic)?;
         let described = find(&topic, partition.partition)?;
         Some(Leader { endpoint: described.leader_endpoint.clone()?, epoch: described.record.leader_epoch? })
+    }
+
+    /// Whether a leader of a later leadership is known, and where it is.
+    pub(crate) fn is_led_after(&self, partition: &TopicPartition, epoch: LeaderEpoch) -> bool {
+        self.leader(partition).is_some_and(|leader| leader.epoch > epoch)
+    }
+
+    /// Whether nobody has begun a look at the topic for so long; then the caller begins one.
+    pub(crate) fn is_look_due(&self, name: &TopicName, every: Duration) -> bool {
+        let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let is_due = looks.get(name).is_none_or(|last| now.duration_since(*last) >= every);
+        if is_due {
+            looks.insert(name.clone(), now);
+        }
+        is_due
     }
 
     pub(crate) fn forget(&self, name: &TopicName) {

@@ -2,16 +2,19 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use highwater_proto::v1;
 use highwater_proto::v1::cluster_service_client::ClusterServiceClient;
 use highwater_types::units::counted;
-use highwater_types::{ErrorCode, ReplicationError, Retry, TopicName, TopicPartition};
+use highwater_types::{Endpoint, ErrorCode, ReplicationError, Retry, TopicName, TopicPartition};
 use highwater_wire::cluster::{DescribedTopic, decode_topic};
 use highwater_wire::error::decode_error;
 use highwater_wire::limits::DESCRIPTION_LIMIT;
-use highwater_wire::{DecodeError, FailureKind};
+use highwater_wire::{DecodeError, Failure, FailureKind, Reached};
 use tokio::time::Instant;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Response, Status};
 
 use crate::client::{Client, Repeat};
 use crate::metadata::{Leader, find};
@@ -20,6 +23,17 @@ use crate::{Backoff, ClientError};
 /// How often a topic that nobody knows is asked for: it can be so new that not every node knows it, but a wrong name must
 /// not cost the whole retry time.
 const UNKNOWN_TOPIC_TRIES: u32 = 4;
+
+/// The longest pause between two tries at a partition's leader (`retry.backoff.max.ms` of Kafka's clients): so much later
+/// than possible a partition that is led again is written to at most.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// How much longer than it has to a leader may be silent before other nodes are asked whether it still leads.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// How often they are asked, for each topic, while it is silent; and how long they may take.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+const LOOK_TIME: Duration = Duration::from_secs(1);
 
 /// How one try at a leader failed.
 pub(crate) enum TryError {
@@ -91,27 +105,69 @@ impl Client {
         name: &TopicName,
         give_up: Instant,
     ) -> Result<Result<DescribedTopic, ReplicationError>, ClientError> {
-        let selector = v1::TopicSelector { topic: name.to_string(), topic_id: String::new() };
-        let request = v1::DescribeTopicsRequest { topics: vec![selector] };
-        let rpc = |channel, request| async move {
-            ClusterServiceClient::new(channel)
-                .max_decoding_message_size(DESCRIPTION_LIMIT)
-                .describe_topics(request)
-                .await
+        let (endpoint, answer) = self
+            .call_any("describing the topic", naming(name), Repeat::Soon, give_up, describe_topics)
+            .await?;
+        decode_description(&endpoint, answer)
+    }
+
+    /// One call to a partition's leader, which may take `wait` by itself. It is given up as soon as another node says that the
+    /// partition is led anew: a leader that has fallen silent is not waited for.
+    ///
+    /// # Errors
+    /// As [`Client::call`]; of a call that was given up it is not known whether it was carried out.
+    pub(crate) async fn call_leader<M, R, F, Fut>(
+        &self,
+        partition: &TopicPartition,
+        leader: &Leader,
+        message: M,
+        (wait, timeout): (Duration, Duration),
+        rpc: F,
+    ) -> Result<R, ClientError>
+    where
+        F: FnOnce(Channel, Request<M>) -> Fut,
+        Fut: Future<Output = Result<Response<R>, Status>>,
+    {
+        let answer = self.call(&leader.endpoint, message, timeout, rpc);
+        let led_anew = async {
+            tokio::time::sleep(wait + SILENCE).await;
+            self.until_led_anew(partition, leader).await;
         };
-        let (endpoint, answer) =
-            self.call_any("describing the topic", request, Repeat::Always, give_up, rpc).await?;
-        let invalid = |error| ClientError::Answer { endpoint: endpoint.clone(), error };
-        let description = answer
-            .topics
-            .into_iter()
-            .next()
-            .ok_or_else(|| invalid(DecodeError::invalid("topics", "is empty")))?;
-        if let Some(error) = description.error {
-            return Ok(Err(decode_error(error).map_err(invalid)?));
+        tokio::select! {
+            biased;
+            answer = answer => answer,
+            () = led_anew => Err(self.given_up(partition, leader)),
         }
-        let topic = description.topic.ok_or_else(|| invalid(DecodeError::invalid("topic", "is missing")))?;
-        Ok(Ok(decode_topic(&topic).map_err(invalid)?))
+    }
+
+    /// Waits until a leadership after this one is known, for which the others are asked.
+    async fn until_led_anew(&self, partition: &TopicPartition, leader: &Leader) {
+        while !self.metadata().is_led_after(partition, leader.epoch) {
+            if self.metadata().is_look_due(&partition.topic, LOOK_EVERY) {
+                let asked = self.next_endpoint_but(&leader.endpoint);
+                let answer = self.call(&asked, naming(&partition.topic), LOOK_TIME, describe_topics).await;
+                // Who cannot say it now is asked again, or another one is.
+                if let Ok(Ok(described)) = answer.and_then(|answer| decode_description(&asked, answer)) {
+                    self.metadata().learn(described);
+                    continue;
+                }
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn given_up(&self, partition: &TopicPartition, leader: &Leader) -> ClientError {
+        self.pool().in_doubt(&leader.endpoint);
+        let failure = Failure {
+            kind: FailureKind::Deadline,
+            retry_after: None,
+            status: Code::DeadlineExceeded,
+            code: None,
+            leader: None,
+            reached: Reached::Unknown,
+            message: format!("is silent, and another node leads {partition} now"),
+        };
+        ClientError::Call { endpoint: leader.endpoint.clone(), failure }
     }
 
     /// Tries `attempt` at the partition's leader until it succeeds, cannot succeed, or `give_up` is reached.
@@ -128,41 +184,34 @@ impl Client {
         F: Fn(Leader) -> Fut,
         Fut: Future<Output = Result<T, TryError>>,
     {
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::up_to(PAUSE_MAX);
         let mut unknown = 0;
         loop {
             let leader = self.find_leader(partition).await?;
-            let known = leader.is_some();
-            let error = match leader {
+            let error = match &leader {
                 Some(leader) => match attempt(leader.clone()).await {
                     Ok(done) => return Ok(done),
-                    Err(error) => self.learn_from(partition, &leader, error)?,
+                    Err(error) => self.learn_from(partition, leader, error)?,
                 },
                 None => {
                     let error =
                         ReplicationError::new(ErrorCode::LeaderNotAvailable, "has no leader at present");
-                    Moved {
-                        error: ClientError::Answered { what: partition.to_string(), error },
-                        hinted: false,
-                    }
+                    ClientError::Answered { what: partition.to_string(), error }
                 }
             };
-            if matches!(
-                error.error.code(),
-                Some(ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId)
-            ) {
+            if matches!(error.code(), Some(ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId)) {
                 unknown += 1;
                 if unknown >= UNKNOWN_TOPIC_TRIES {
-                    return Err(error.error);
+                    return Err(error);
                 }
             }
-            let wait = backoff.after_failure(retry_after(&error.error));
+            let wait = backoff.after_failure(retry_after(&error));
             if Instant::now() + wait >= give_up {
                 let what = partition.to_string();
-                return Err(ClientError::GaveUp { what, last: Box::new(error.error) });
+                return Err(ClientError::GaveUp { what, last: Box::new(error) });
             }
             tokio::time::sleep(wait).await;
-            if !(known && error.hinted) {
+            if !leader.is_some_and(|tried| self.metadata().is_led_after(partition, tried.epoch)) {
                 self.describe_topic_until(&partition.topic, give_up).await?;
             }
         }
@@ -184,14 +233,15 @@ impl Client {
         partition: &TopicPartition,
         leader: &Leader,
         error: TryError,
-    ) -> Result<Moved, ClientError> {
+    ) -> Result<ClientError, ClientError> {
         match error {
             TryError::Call(ClientError::Call { endpoint, failure }) => {
-                let hinted =
-                    failure.leader.as_ref().is_some_and(|h| self.metadata().learn_hint(partition, h));
+                if let Some(hint) = &failure.leader {
+                    self.metadata().learn_hint(partition, hint);
+                }
                 let terminal = failure.kind == FailureKind::Terminal;
                 let error = ClientError::Call { endpoint, failure };
-                if terminal { Err(error) } else { Ok(Moved { error, hinted }) }
+                if terminal { Err(error) } else { Ok(error) }
             }
             TryError::Call(error) => Err(error),
             TryError::Partition(error) => {
@@ -202,19 +252,44 @@ impl Client {
                 }
                 let terminal = error.retry() == Retry::Terminal;
                 let error = ClientError::Answered { what: partition.to_string(), error };
-                if terminal { Err(error) } else { Ok(Moved { error, hinted }) }
+                if terminal { Err(error) } else { Ok(error) }
             }
         }
     }
 }
 
-/// A try that failed, and whether it told who leads now.
-struct Moved {
-    error: ClientError,
-    hinted: bool,
+fn naming(topic: &TopicName) -> v1::DescribeTopicsRequest {
+    let selector = v1::TopicSelector { topic: topic.to_string(), topic_id: String::new() };
+    v1::DescribeTopicsRequest { topics: vec![selector] }
 }
 
-fn retry_after(error: &ClientError) -> Option<std::time::Duration> {
+async fn describe_topics(
+    channel: Channel,
+    request: Request<v1::DescribeTopicsRequest>,
+) -> Result<Response<v1::DescribeTopicsResponse>, Status> {
+    let client = ClusterServiceClient::new(channel);
+    client.max_decoding_message_size(DESCRIPTION_LIMIT).describe_topics(request).await
+}
+
+/// The one topic that was asked for.
+fn decode_description(
+    endpoint: &Endpoint,
+    answer: v1::DescribeTopicsResponse,
+) -> Result<Result<DescribedTopic, ReplicationError>, ClientError> {
+    let invalid = |error| ClientError::Answer { endpoint: endpoint.clone(), error };
+    let description = answer
+        .topics
+        .into_iter()
+        .next()
+        .ok_or_else(|| invalid(DecodeError::invalid("topics", "is empty")))?;
+    if let Some(error) = description.error {
+        return Ok(Err(decode_error(error).map_err(invalid)?));
+    }
+    let topic = description.topic.ok_or_else(|| invalid(DecodeError::invalid("topic", "is missing")))?;
+    Ok(Ok(decode_topic(&topic).map_err(invalid)?))
+}
+
+fn retry_after(error: &ClientError) -> Option<Duration> {
     let ClientError::Call { failure, .. } = error else { return None };
     failure.retry_after
 }

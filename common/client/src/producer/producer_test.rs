@@ -10,6 +10,7 @@ use highwater_types::{
 };
 
 use super::*;
+use crate::ClientConfig;
 use crate::fake::{FakeNode, led, tp};
 
 fn config() -> ProducerConfig {
@@ -251,4 +252,31 @@ async fn an_open_batch_is_taken_when_it_has_lingered() {
     assert_eq!(memory.available_permits(), 900, "memory is held until the batch has an outcome");
     drop(taken);
     assert_eq!(memory.available_permits(), 1000);
+}
+
+/// Longer than the test, so that neither the connection nor the call ends by itself.
+const FOR_EVER: Duration = Duration::from_secs(600);
+
+#[tokio::test]
+async fn a_leader_that_is_silent_is_left_once_another_node_leads() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let node = FakeNode::start(1).await;
+    let topic = TopicRecord {
+        id: TopicId::random(),
+        name: "orders".parse().unwrap(),
+        partitions: 1,
+        properties: TopicProperties::default(),
+        deleted: false,
+    };
+    let endpoint = silent.local_addr().unwrap().to_string().parse().unwrap();
+    node.put_topic(&topic, &led(&topic, 1, 1), &endpoint);
+    let mut settings = ClientConfig::new(vec![node.endpoint.clone(), endpoint]);
+    settings.request_timeout = FOR_EVER;
+    settings.transport.keepalive_interval = FOR_EVER;
+    let producer = Producer::new(Client::new(settings).unwrap(), config()).unwrap();
+    let delivery = producer.send(&topic.name, at(0, "value")).await.unwrap();
+    let (_connection, _) = silent.accept().await.unwrap();
+    node.put_topic(&topic, &led(&topic, 2, 2), &node.endpoint);
+    assert_eq!(delivery.wait().await.unwrap().offset, Offset::new(0));
+    assert_eq!(values(&node, "orders", 0), ["value"]);
 }

@@ -125,7 +125,8 @@ async fn send_once(
         }
         LogServiceClient::new(channel).produce(request).await
     };
-    let answer = shared.client.call(&leader.endpoint, request, timeout, rpc).await?;
+    let times = (Duration::ZERO, timeout);
+    let answer = shared.client.call_leader(partition, &leader, request, times, rpc).await?;
     let (results, throttle) = decode_response(answer).map_err(|e| bad_answer(&leader, e))?;
     let result = results.into_iter().next().ok_or_else(|| no_answer(&leader))?;
     let produced = result.outcome.map_err(TryError::Partition)?;
