@@ -172,6 +172,16 @@ impl Calls {
         .await;
     }
 
+    /// The same for one partition.
+    pub async fn until_end(&self, topic: &str, partition: i32, end: i64) {
+        wait::until(&format!("{topic}-{partition} to be followed to {end}"), wait::SOON, async || {
+            let followed = self.followed().await;
+            let found = followed.get(&(topic.to_owned(), partition))?;
+            (found.log_end_offset == Some(end) && found.high_watermark == Some(end)).then_some(())
+        })
+        .await;
+    }
+
     /// Waits until every follower of a topic's partitions is in sync and has everything.
     pub async fn until_in_sync(&self, topic: &str, followers: usize) {
         wait::until(&format!("{followers} followers of {topic} in sync"), wait::SOON, async || {

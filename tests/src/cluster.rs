@@ -201,6 +201,12 @@ impl Cluster {
         self.server((node, Program::FollowerAgent))
     }
 
+    /// Leaves everything there when the test has ended, and says where.
+    pub fn keep(&mut self) -> PathBuf {
+        self.place.disable_cleanup(true);
+        self.place.path().to_owned()
+    }
+
     /// The addresses of every leader-svc, as `--bootstrap` takes them.
     #[must_use]
     pub fn bootstrap(&self) -> String {

@@ -4,12 +4,13 @@
 //! - an acknowledged record is readable at the offset that was acknowledged;
 //! - a record whose outcome the producer does not know is there once or not at all, a refused one not at all;
 //! - nothing is readable that nobody produced, and offsets rise;
-//! - whoever reads an offset twice, from any replica and at any time, reads the same record.
+//! - whoever reads an offset twice, from any replica and at any time, reads the same record of the same leadership;
+//! - what anybody has read is there in the end, where a test reads that by [`History::read_last`];
+//! - records of a producer stand in the order in which it sent them, where a test asks by [`History::check_order`].
 //!
-//! Deliberately absent: any order between partitions, and the order of records whose producers did not wait for each
-//! other.
+//! Deliberately absent: any order between partitions, and between producers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A partition, as `topic-index`.
@@ -26,6 +27,20 @@ pub enum Outcome {
     Refused,
 }
 
+/// A record as somebody read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadRecord<'a> {
+    /// Where.
+    pub offset: i64,
+    /// The leadership in which it was appended; -1: the batch names none.
+    pub epoch: i32,
+    /// What.
+    pub value: &'a [u8],
+}
+
+/// A record that was read: in which leadership it was appended, and its value.
+type Seen = (i32, Vec<u8>);
+
 /// The record of one test, filled by its producers and readers at the same time.
 #[derive(Debug, Default)]
 pub struct History {
@@ -36,7 +51,8 @@ pub struct History {
 struct State {
     attempts: BTreeMap<Partition, BTreeMap<Vec<u8>, Outcome>>,
     /// What the first reader of each offset read.
-    seen: BTreeMap<Partition, BTreeMap<i64, Vec<u8>>>,
+    seen: BTreeMap<Partition, BTreeMap<i64, Seen>>,
+    reads: u64,
     violations: Vec<String>,
 }
 
@@ -66,29 +82,68 @@ impl History {
     }
 
     /// Notes what one reader got, in the order in which it got it.
-    pub fn read<'a>(&self, partition: &str, records: impl IntoIterator<Item = (i64, &'a [u8])>) {
+    pub fn read<'a>(&self, partition: &str, records: impl IntoIterator<Item = ReadRecord<'a>>) {
+        self.state().read(partition, records.into_iter());
+    }
+
+    /// The same, of somebody who reads the whole log when nothing is appended any more: what anybody has read before is
+    /// there.
+    pub fn read_last<'a>(&self, partition: &str, records: impl IntoIterator<Item = ReadRecord<'a>>) {
+        let mut last = BTreeSet::new();
+        let mut state = self.state();
+        state.read(partition, records.into_iter().inspect(|record| _ = last.insert(record.offset)));
+        let State { seen, violations, .. } = &mut *state;
+        let gone = seen.get(partition).into_iter().flatten().filter(|(offset, _)| !last.contains(offset));
+        violations.extend(gone.map(|(offset, seen)| {
+            format!("{partition}: {offset} was {}, and is not there in the end", shown(seen))
+        }));
+    }
+
+    /// Checks the order of what was read. `number` tells of a value who produced it, and as which of its records.
+    pub fn check_order(&self, number: impl Fn(&[u8]) -> (u64, u64)) {
         let mut guard = self.state();
         let State { seen, violations, .. } = &mut *guard;
-        let seen = seen.entry(partition.to_owned()).or_default();
-        let mut last = None;
-        for (offset, value) in records {
-            if let Some(after) = last.filter(|last| *last >= offset) {
-                violations.push(format!("{partition}: {offset} was read after {after}"));
-            }
-            last = Some(offset);
-            let first = seen.entry(offset).or_insert_with(|| value.to_owned());
-            if first != value {
-                violations.push(format!("{partition}: {offset} was {}, then {}", text(first), text(value)));
+        for (partition, seen) in seen {
+            let mut newest: BTreeMap<u64, u64> = BTreeMap::new();
+            for (offset, (_, value)) in seen {
+                let (producer, number) = number(value);
+                let before = newest.insert(producer, number);
+                if let Some(before) = before.filter(|before| *before >= number) {
+                    violations.push(format!(
+                        "{partition}: {} at {offset} stands behind number {before} of its producer",
+                        text(value)
+                    ));
+                }
             }
         }
+    }
+
+    /// How many records were read, each time by anybody.
+    #[must_use]
+    pub fn reads(&self) -> u64 {
+        self.state().reads
+    }
+
+    /// How many records have an outcome that is not known, or none.
+    #[must_use]
+    pub fn unknown(&self) -> usize {
+        self.count(|outcome| matches!(outcome, Outcome::Unknown))
+    }
+
+    /// How many records were refused.
+    #[must_use]
+    pub fn refused(&self) -> usize {
+        self.count(|outcome| matches!(outcome, Outcome::Refused))
     }
 
     /// How many records were acknowledged.
     #[must_use]
     pub fn acknowledged(&self) -> usize {
-        let state = self.state();
-        let outcomes = state.attempts.values().flat_map(BTreeMap::values);
-        outcomes.filter(|outcome| matches!(outcome, Outcome::Acknowledged(_))).count()
+        self.count(|outcome| matches!(outcome, Outcome::Acknowledged(_)))
+    }
+
+    fn count(&self, which: impl Fn(&Outcome) -> bool) -> usize {
+        self.state().attempts.values().flat_map(BTreeMap::values).filter(|outcome| which(outcome)).count()
     }
 
     /// Every rule that did not hold, once everything readable has been noted by [`History::read`].
@@ -122,18 +177,35 @@ impl History {
     }
 }
 
-fn lost(
-    partition: &str,
-    attempts: &BTreeMap<Vec<u8>, Outcome>,
-    seen: &BTreeMap<i64, Vec<u8>>,
-) -> Vec<String> {
+impl State {
+    fn read<'a>(&mut self, partition: &str, records: impl Iterator<Item = ReadRecord<'a>>) {
+        let seen = self.seen.entry(partition.to_owned()).or_default();
+        let mut last = None;
+        for ReadRecord { offset, epoch, value } in records {
+            self.reads += 1;
+            if let Some(after) = last.filter(|last| *last >= offset) {
+                self.violations.push(format!("{partition}: {offset} was read after {after}"));
+            }
+            last = Some(offset);
+            let first = seen.entry(offset).or_insert_with(|| (epoch, value.to_owned()));
+            if (first.0, first.1.as_slice()) != (epoch, value) {
+                let now = shown(&(epoch, value.to_owned()));
+                self.violations.push(format!("{partition}: {offset} was {}, then {now}", shown(first)));
+            }
+        }
+    }
+}
+
+fn lost(partition: &str, attempts: &BTreeMap<Vec<u8>, Outcome>, seen: &BTreeMap<i64, Seen>) -> Vec<String> {
     let missing = attempts.iter().filter_map(|(value, outcome)| match outcome {
-        Outcome::Acknowledged(offset) if seen.get(offset) != Some(value) => Some((value, offset)),
+        Outcome::Acknowledged(offset) if seen.get(offset).is_none_or(|(_, seen)| seen != value) => {
+            Some((value, offset))
+        }
         Outcome::Acknowledged(_) | Outcome::Unknown | Outcome::Refused => None,
     });
     missing
         .map(|(value, offset)| {
-            let found = seen.get(offset).map_or_else(|| "nothing".to_owned(), |found| text(found));
+            let found = seen.get(offset).map_or_else(|| "nothing".to_owned(), |(_, found)| text(found));
             format!("{partition}: acknowledged {offset} = {}, found {found}", text(value))
         })
         .collect()
@@ -142,10 +214,10 @@ fn lost(
 fn unexpected(
     partition: &str,
     attempts: Option<&BTreeMap<Vec<u8>, Outcome>>,
-    seen: &BTreeMap<i64, Vec<u8>>,
+    seen: &BTreeMap<i64, Seen>,
 ) -> Vec<String> {
     let mut by_value: BTreeMap<&[u8], Vec<i64>> = BTreeMap::new();
-    for (offset, value) in seen {
+    for (offset, (_, value)) in seen {
         by_value.entry(value).or_default().push(*offset);
     }
     let mut violations = Vec::new();
@@ -167,72 +239,14 @@ fn unexpected(
     violations
 }
 
+fn shown((epoch, value): &Seen) -> String {
+    format!("{} of epoch {epoch}", text(value))
+}
+
 fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value).into_owned()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Two acknowledged records, one whose outcome is unknown, one refused.
-    fn history() -> History {
-        let history = History::default();
-        for value in ["a", "b", "c", "d"] {
-            history.attempt("t-0", value.as_bytes());
-        }
-        history.outcome("t-0", b"a", Outcome::Acknowledged(0));
-        history.outcome("t-0", b"b", Outcome::Acknowledged(1));
-        history.outcome("t-0", b"d", Outcome::Refused);
-        history
-    }
-
-    fn reading(records: &[(i64, &str)]) -> Vec<String> {
-        let history = history();
-        history.read("t-0", records.iter().map(|(offset, value)| (*offset, value.as_bytes())));
-        history.violations()
-    }
-
-    #[test]
-    fn what_was_acknowledged_is_enough_and_an_unknown_record_may_be_there() {
-        assert_eq!(reading(&[(0, "a"), (1, "b")]), Vec::<String>::new());
-        assert_eq!(reading(&[(0, "a"), (1, "b"), (5, "c")]), Vec::<String>::new());
-    }
-
-    #[test]
-    fn a_missing_or_moved_record_is_reported() {
-        assert_eq!(reading(&[(0, "a")]), ["t-0: acknowledged 1 = b, found nothing"]);
-        assert_eq!(reading(&[(0, "a"), (1, "c"), (2, "b")]), ["t-0: acknowledged 1 = b, found c"]);
-        assert_eq!(reading(&[]).len(), 2);
-    }
-
-    #[test]
-    fn a_duplicate_is_reported() {
-        assert_eq!(reading(&[(0, "a"), (1, "b"), (2, "a")]), ["t-0: a is there more than once, at [0, 2]"]);
-    }
-
-    #[test]
-    fn what_nobody_produced_or_was_refused_is_reported() {
-        assert_eq!(reading(&[(0, "a"), (1, "b"), (2, "x")]), ["t-0: x at [2] was never produced"]);
-        assert_eq!(reading(&[(0, "a"), (1, "b"), (2, "d")]), ["t-0: d at [2] was refused"]);
-    }
-
-    #[test]
-    fn a_reader_that_goes_back_is_reported() {
-        assert_eq!(reading(&[(1, "b"), (0, "a")]), ["t-0: 0 was read after 1"]);
-    }
-
-    #[test]
-    fn two_readers_that_differ_are_reported() {
-        let history = history();
-        history.read("t-0", [(0, b"a".as_slice()), (1, b"b")]);
-        history.read("t-0", [(0, b"a".as_slice()), (1, b"c")]);
-        assert_eq!(history.violations(), ["t-0: 1 was b, then c"]);
-    }
-
-    #[test]
-    #[should_panic(expected = "nothing was acknowledged")]
-    fn a_history_without_acknowledgements_proves_nothing() {
-        History::default().assert_holds();
-    }
-}
+#[path = "history_test.rs"]
+mod tests;

@@ -10,6 +10,7 @@
 )]
 
 pub mod calls;
+pub mod campaign;
 pub mod cluster;
 pub mod core_sim;
 pub mod disk;
@@ -24,7 +25,9 @@ pub mod grpcurl;
 pub mod history;
 pub mod invariants;
 pub mod kafka_dump;
+pub mod kernel;
 pub mod kube;
+pub mod links;
 pub mod load;
 pub mod log_dump;
 pub mod log_files;

@@ -1,27 +1,24 @@
 //! A TCP proxy between two programs, for what networks do to connections: freeze one without a word, cut, refuse,
-//! delay, slow down, flip a byte.
+//! delay, slow down, flip a byte. It can treat those who connect differently, by who they are.
 //!
 //! What must hold: untouched, bytes pass in order and unchanged, and the end of one side's sending reaches the other.
 //! Deliberately absent: lost and reordered packets, which TCP hides.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::tcp::{ReadHalf, WriteHalf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, watch};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, sleep_until};
 
+use self::connection::{CHUNK_BYTES, Fate, Lane, carry, reset};
 use crate::ports;
 
-/// The most bytes read at once.
-const CHUNK_BYTES: usize = 64 * 1024;
-/// Chunks on their way per direction of a connection: 64 MiB, more than a delay of 100 ms needs at any speed here.
-const CHUNKS_ON_THE_WAY: usize = 1024;
+mod connection;
 
 /// Which way bytes travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,30 +29,28 @@ pub enum Direction {
     ToClient,
 }
 
-/// What happens to a connection.
+/// Who connects, where a proxy tells them apart; see [`Proxy::start_telling`].
+pub type Source = i32;
+
+/// The source of every connection to a proxy that does not tell them apart.
+const ANYBODY: Source = 0;
+
+/// What becomes of the connections of a source, of open ones and of new ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    Flows,
-    /// What the server sends arrives so much later, without being slowed down.
-    AnswersLate(Duration),
-    /// Nothing is read or written any more, and no end is announced.
-    Frozen,
-    /// Both sides get a reset.
-    Cut,
+pub enum Passage {
+    /// They flow.
+    Open,
+    /// Nothing passes, and no end is announced, as if every packet were lost. What was on its way passes later.
+    Silent,
+    /// They get a reset.
+    Refused,
 }
 
-/// Settings of one direction.
-#[derive(Debug, Default)]
-struct Lane {
-    /// Smallest chunk in which the next byte is flipped; 0: none is.
-    flip_in: AtomicUsize,
-    flipped: AtomicU64,
-    bytes: AtomicU64,
-}
-
-#[derive(Debug)]
 struct Shared {
     target: Mutex<SocketAddr>,
+    who: Box<dyn Fn(SocketAddr) -> Source + Send + Sync>,
+    /// Of whom something else than [`Passage::Open`] is known.
+    passages: Mutex<BTreeMap<Source, Passage>>,
     refuses: AtomicBool,
     delay_us: AtomicU64,
     /// Bytes a second per direction of a connection; 0: no limit.
@@ -63,7 +58,16 @@ struct Shared {
     to_server: Lane,
     to_client: Lane,
     accepted: AtomicU64,
-    connections: Mutex<Vec<watch::Sender<Fate>>>,
+    connections: Mutex<Vec<(Source, watch::Sender<Fate>)>>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("target", &self.target)
+            .field("passages", &self.passages)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A listening proxy. It ends, and cuts its connections, when dropped.
@@ -80,10 +84,23 @@ impl Proxy {
     /// # Panics
     /// When it cannot listen.
     pub async fn start(target: SocketAddr) -> Self {
+        Self::start_telling(target, |_| ANYBODY).await
+    }
+
+    /// The same; `who` tells by its address who connects.
+    ///
+    /// # Panics
+    /// When it cannot listen.
+    pub async fn start_telling(
+        target: SocketAddr,
+        who: impl Fn(SocketAddr) -> Source + Send + Sync + 'static,
+    ) -> Self {
         let address = ports::loopback();
         let listener = TcpListener::bind(address).await.expect("the port is ours");
         let shared = Arc::new(Shared {
             target: Mutex::new(target),
+            who: Box::new(who),
+            passages: Mutex::default(),
             refuses: AtomicBool::new(false),
             delay_us: AtomicU64::new(0),
             rate: AtomicU64::new(0),
@@ -107,24 +124,59 @@ impl Proxy {
         *lock(&self.shared.target) = target;
     }
 
+    /// Stops listening, as the port of a program that does not run; open connections stay.
+    pub async fn close_port(&mut self) {
+        self.accept.abort();
+        // It ends by the abort, or has ended.
+        let _ = (&mut self.accept).await;
+    }
+
+    /// Listens again after [`Proxy::close_port`].
+    ///
+    /// # Panics
+    /// When it cannot.
+    pub async fn open_port(&mut self) {
+        let listener = TcpListener::bind(self.address).await.expect("the port is ours");
+        self.accept = tokio::spawn(accept(listener, Arc::clone(&self.shared)));
+    }
+
+    /// Decides what becomes of everybody's connections, from now on.
+    pub fn set_passage(&self, passage: Passage) {
+        self.set_passage_of(ANYBODY, passage);
+    }
+
+    /// Decides what becomes of the connections of one source, from now on.
+    pub fn set_passage_of(&self, source: Source, passage: Passage) {
+        let before = lock(&self.shared.passages).insert(source, passage).unwrap_or(Passage::Open);
+        if before == passage {
+            return;
+        }
+        let fate = match passage {
+            Passage::Open => Fate::Flows,
+            Passage::Silent => Fate::Frozen,
+            Passage::Refused => Fate::Cut,
+        };
+        self.decide(|of| (of == source).then_some(fate));
+    }
+
     /// Freezes every open connection: no byte passes, no end is announced. New ones flow.
     pub fn freeze_open(&self) {
-        self.decide(Fate::Frozen);
+        self.decide(|_| Some(Fate::Frozen));
     }
 
     /// Delays what the server sends on every open connection by this much, without slowing it down. New ones flow.
     pub fn answer_late_on_open(&self, delay: Duration) {
-        self.decide(Fate::AnswersLate(delay));
+        self.decide(|_| Some(Fate::AnswersLate(delay)));
     }
 
     /// Lets frozen connections flow again, with what was on its way.
     pub fn thaw(&self) {
-        self.decide(Fate::Flows);
+        self.decide(|_| Some(Fate::Flows));
     }
 
     /// Resets every open connection. New ones flow.
     pub fn cut_open(&self) {
-        self.decide(Fate::Cut);
+        self.decide(|_| Some(Fate::Cut));
     }
 
     /// Whether new connections are reset at once.
@@ -167,7 +219,7 @@ impl Proxy {
     /// How many connections are open, frozen ones included.
     #[must_use]
     pub fn open(&self) -> usize {
-        lock(&self.shared.connections).iter().filter(|fate| !fate.is_closed()).count()
+        lock(&self.shared.connections).iter().filter(|(_, fate)| !fate.is_closed()).count()
     }
 
     /// How many bytes have passed in a direction.
@@ -180,11 +232,13 @@ impl Proxy {
         self.shared.lane(direction)
     }
 
-    fn decide(&self, fate: Fate) {
+    fn decide(&self, fate_of: impl Fn(Source) -> Option<Fate>) {
         let mut connections = lock(&self.shared.connections);
-        connections.retain(|connection| !connection.is_closed());
-        for connection in connections.iter() {
-            connection.send_replace(fate);
+        connections.retain(|(_, connection)| !connection.is_closed());
+        for (source, connection) in connections.iter() {
+            if let Some(fate) = fate_of(*source) {
+                connection.send_replace(fate);
+            }
         }
     }
 }
@@ -212,136 +266,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     loop {
         // An error here is one connection's: it ended before it was accepted.
-        let Ok((client, _)) = listener.accept().await else { continue };
+        let Ok((client, from)) = listener.accept().await else { continue };
         shared.accepted.fetch_add(1, Ordering::SeqCst);
-        if shared.refuses.load(Ordering::SeqCst) {
+        let source = (shared.who)(from);
+        // Held until the connection is listed: a decision meets it as a new one or as an open one.
+        let passages = lock(&shared.passages);
+        let passage = passages.get(&source).copied().unwrap_or(Passage::Open);
+        if shared.refuses.load(Ordering::SeqCst) || passage == Passage::Refused {
             reset(&client);
             continue;
         }
-        let fate = watch::Sender::new(Fate::Flows);
+        let fate = watch::Sender::new(if passage == Passage::Silent { Fate::Frozen } else { Fate::Flows });
         let watched = fate.subscribe();
-        lock(&shared.connections).push(fate);
+        lock(&shared.connections).push((source, fate));
+        drop(passages);
         tokio::spawn(carry(client, watched, Arc::clone(&shared)));
-    }
-}
-
-/// Makes the kernel answer with a reset, instead of an orderly end, once the socket is dropped.
-fn reset(stream: &TcpStream) {
-    // On a socket that is already gone there is nothing to reset.
-    let _ = stream.set_zero_linger();
-}
-
-/// One connection, until both directions have ended or it is cut.
-async fn carry(mut client: TcpStream, mut fate: watch::Receiver<Fate>, shared: Arc<Shared>) {
-    let target = *lock(&shared.target);
-    let Ok(mut server) = TcpStream::connect(target).await else {
-        reset(&client);
-        return;
-    };
-    // Small messages are not held back; a socket that has ended meanwhile does not care.
-    let _ = client.set_nodelay(true).and_then(|()| server.set_nodelay(true));
-    let (from_client, to_client) = client.split();
-    let (from_server, to_server) = server.split();
-    let there = pump(from_client, to_server, Direction::ToServer, fate.clone(), &shared);
-    let back = pump(from_server, to_client, Direction::ToClient, fate.clone(), &shared);
-    let cut = tokio::select! {
-        ((), ()) = async { tokio::join!(there, back) } => false,
-        _ = fate.wait_for(|fate| *fate == Fate::Cut) => true,
-    };
-    if cut {
-        reset(&client);
-        reset(&server);
-    }
-}
-
-/// A chunk on its way, and when it is due.
-type Chunk = (Instant, Vec<u8>);
-
-/// One direction of a connection, until who sends has finished.
-async fn pump(
-    from: ReadHalf<'_>,
-    to: WriteHalf<'_>,
-    direction: Direction,
-    fate: watch::Receiver<Fate>,
-    shared: &Shared,
-) {
-    let (chunks, arriving) = mpsc::channel(CHUNKS_ON_THE_WAY);
-    tokio::join!(
-        receive(from, chunks, direction, fate.clone(), shared),
-        deliver(to, arriving, shared.lane(direction), fate, shared),
-    );
-}
-
-async fn receive(
-    mut from: ReadHalf<'_>,
-    chunks: mpsc::Sender<Chunk>,
-    direction: Direction,
-    mut fate: watch::Receiver<Fate>,
-    shared: &Shared,
-) {
-    let mut buffer = vec![0; CHUNK_BYTES];
-    loop {
-        flowing(&mut fate).await;
-        let read = from.read(&mut buffer).await.unwrap_or(0);
-        flowing(&mut fate).await;
-        let Some(bytes) = buffer.get(..read).filter(|bytes| !bytes.is_empty()) else { return };
-        let mut bytes = bytes.to_vec();
-        shared.lane(direction).flip_if_asked(&mut bytes);
-        let late = match *fate.borrow() {
-            Fate::AnswersLate(late) if direction == Direction::ToClient => late,
-            Fate::AnswersLate(_) | Fate::Flows | Fate::Frozen | Fate::Cut => Duration::ZERO,
-        };
-        let delay = late + Duration::from_micros(shared.delay_us.load(Ordering::SeqCst));
-        if chunks.send((Instant::now() + delay, bytes)).await.is_err() {
-            return;
-        }
-    }
-}
-
-async fn deliver(
-    mut to: WriteHalf<'_>,
-    mut arriving: mpsc::Receiver<Chunk>,
-    lane: &Lane,
-    mut fate: watch::Receiver<Fate>,
-    shared: &Shared,
-) {
-    while let Some((due, bytes)) = arriving.recv().await {
-        sleep_until(due).await;
-        flowing(&mut fate).await;
-        if to.write_all(&bytes).await.is_err() {
-            return;
-        }
-        let sent = bytes.len() as u64;
-        lane.bytes.fetch_add(sent, Ordering::SeqCst);
-        if let Some(micros) = (sent * 1_000_000).checked_div(shared.rate.load(Ordering::SeqCst)) {
-            sleep(Duration::from_micros(micros)).await;
-        }
-    }
-    flowing(&mut fate).await;
-    // The other side may be gone already; then it needs no end.
-    let _ = to.shutdown().await;
-}
-
-/// Waits while the connection is frozen.
-async fn flowing(fate: &mut watch::Receiver<Fate>) {
-    // An error means that the proxy is gone, which cuts the connection anyway.
-    let _ = fate.wait_for(|fate| *fate != Fate::Frozen).await;
-}
-
-impl Lane {
-    fn flip_if_asked(&self, bytes: &mut [u8]) {
-        let smallest = self.flip_in.load(Ordering::SeqCst);
-        if smallest == 0 || bytes.len() < smallest {
-            return;
-        }
-        // Several connections may get here at once; only one of them flips.
-        if self.flip_in.compare_exchange(smallest, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-            let middle = bytes.len() / 2;
-            if let Some(byte) = bytes.get_mut(middle) {
-                *byte = !*byte;
-                self.flipped.fetch_add(1, Ordering::SeqCst);
-            }
-        }
     }
 }
 

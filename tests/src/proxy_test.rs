@@ -1,5 +1,9 @@
 //! The proxy between a client and a server that answers each byte with its own.
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
 use super::*;
 use crate::wait;
 
@@ -96,6 +100,55 @@ async fn refused_connections_are_reset_until_allowed_again() {
     proxy.refuse(false);
     let mut fresh = TcpStream::connect(proxy.address()).await.expect("the proxy listens");
     assert_eq!(exchange(&mut fresh, b"y").await, b"y");
+}
+
+#[tokio::test]
+async fn a_source_is_cut_off_on_open_and_new_connections_and_the_others_are_not() {
+    // Who announces its address before it connects is source 1.
+    let announced: Arc<Mutex<Vec<SocketAddr>>> = Arc::default();
+    let known = Arc::clone(&announced);
+    let who = move |from: SocketAddr| i32::from(lock(&known).contains(&from));
+    let proxy = Proxy::start_telling(echo().await, who).await;
+    let connect = async |source: i32| {
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a port is free");
+        if source == 1 {
+            lock(&announced).push(socket.local_addr().expect("it is bound"));
+        }
+        socket.connect(proxy.address()).await.expect("the proxy listens")
+    };
+    let (mut cut_off, mut other) = (connect(1).await, connect(0).await);
+    exchange(&mut cut_off, b"x").await;
+    proxy.set_passage_of(1, Passage::Silent);
+    let mut new = connect(1).await;
+    for stream in [&mut cut_off, &mut new] {
+        stream.write_all(b"lost?").await.expect("the kernel still takes it");
+        let silence = tokio::time::timeout(Duration::from_millis(100), stream.read(&mut [0; 5])).await;
+        assert!(silence.is_err(), "neither bytes nor an end");
+    }
+    assert_eq!(exchange(&mut other, b"y").await, b"y");
+    proxy.set_passage_of(1, Passage::Open);
+    for stream in [&mut cut_off, &mut new] {
+        let mut answer = [0; 5];
+        stream.read_exact(&mut answer).await.expect("what was on its way arrives");
+    }
+    proxy.set_passage_of(1, Passage::Refused);
+    cut_off.read(&mut [0; 8]).await.expect_err("a reset");
+    connect(1).await.read(&mut [0; 8]).await.expect_err("a reset");
+    assert_eq!(exchange(&mut other, b"z").await, b"z");
+}
+
+#[tokio::test]
+async fn a_closed_port_refuses_and_is_opened_again() {
+    let (mut proxy, mut stream) = proxied().await;
+    exchange(&mut stream, b"x").await;
+    proxy.close_port().await;
+    let error = TcpStream::connect(proxy.address()).await.expect_err("nobody listens");
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+    assert_eq!(exchange(&mut stream, b"y").await, b"y");
+    proxy.open_port().await;
+    let mut fresh = TcpStream::connect(proxy.address()).await.expect("the proxy listens");
+    assert_eq!(exchange(&mut fresh, b"z").await, b"z");
 }
 
 #[tokio::test]

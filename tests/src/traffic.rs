@@ -8,10 +8,62 @@ use highwater_proto::v1::log_service_client::LogServiceClient;
 use highwater_records::{batches, decode_records};
 use tonic::transport::Channel;
 
-use crate::history::{History, Outcome};
+use crate::history::{History, Outcome, ReadRecord};
 
 /// Answers may be large: a log is read in few of them.
 const ANSWER_BYTES_MAX: u32 = 16 << 20;
+
+/// A record as it was read, for [`ReadRecord`].
+#[derive(Debug)]
+pub struct Read {
+    offset: i64,
+    epoch: i32,
+    value: Vec<u8>,
+}
+
+impl Read {
+    /// The same, for a [`History`].
+    #[must_use]
+    pub fn as_record(&self) -> ReadRecord<'_> {
+        ReadRecord { offset: self.offset, epoch: self.epoch, value: &self.value }
+    }
+}
+
+/// The records of an answer to a consumer.
+#[derive(Debug)]
+pub struct Answered {
+    /// From the offset on that was asked for.
+    pub records: Vec<Read>,
+    /// Where reading goes on.
+    pub end: i64,
+}
+
+impl Answered {
+    /// Decodes what was answered to who asked `from` an offset on.
+    ///
+    /// # Errors
+    /// What is wrong with the batches.
+    pub fn decode(bytes: &[u8], from: i64) -> Result<Self, String> {
+        let (mut records, mut end) = (Vec::new(), from);
+        for batch in batches(bytes) {
+            let batch = batch.map_err(|error| format!("at {end}: {error}"))?;
+            if !batch.crc_ok() {
+                return Err(format!("the CRC at {} is wrong", batch.base_offset()));
+            }
+            let epoch = batch.leader_epoch().map_or(-1, |epoch| epoch.get());
+            let decoded = decode_records(&batch).map_err(|error| error.to_string())?;
+            let read = decoded.into_iter().map(|record| Read {
+                offset: record.offset.get(),
+                epoch,
+                value: record.value.map(Vec::from).unwrap_or_default(),
+            });
+            // A batch is answered whole, also when it begins before the offset that was asked for.
+            records.extend(read.filter(|record| record.offset >= from));
+            end = batch.next_offset().get();
+        }
+        Ok(Self { records, end })
+    }
+}
 
 /// One partition, reached through one server.
 #[derive(Debug, Clone)]
@@ -75,31 +127,38 @@ impl Traffic {
     /// # Panics
     /// When the server does not answer, or what it answers is not whole batches.
     pub async fn read_all(&mut self, history: &History) -> i64 {
-        let mut next = self.earliest().await;
+        let (records, end) = self.read_whole().await;
+        history.read(&self.name(), records.iter().map(Read::as_record));
+        end
+    }
+
+    /// The same when nothing is appended any more: what anybody has read is there.
+    ///
+    /// # Panics
+    /// As [`Traffic::read_all`].
+    pub async fn read_last(&mut self, history: &History) -> i64 {
+        let (records, end) = self.read_whole().await;
+        history.read_last(&self.name(), records.iter().map(Read::as_record));
+        end
+    }
+
+    async fn read_whole(&mut self) -> (Vec<Read>, i64) {
+        let (mut next, mut all) = (self.earliest().await, Vec::new());
         loop {
             let answer = self.fetch(next).await;
-            let mut records = Vec::new();
-            let from = next;
-            for batch in batches(&answer.records) {
-                let batch = batch.expect("whole batches");
-                assert!(batch.crc_ok(), "{}: the CRC at {} is wrong", self.name(), batch.base_offset());
-                records.extend(decode_records(&batch).expect("readable records"));
-                next = batch.next_offset().get();
-            }
-            let read = records
-                .iter()
-                .map(|record| (record.offset.get(), record.value.as_deref().unwrap_or_default()));
-            // A batch is answered whole, also when it begins before the offset that was asked for.
-            history.read(&self.name(), read.filter(|(offset, _)| *offset >= from));
-            if next == from {
+            let Answered { records, end } = Answered::decode(&answer.records, next)
+                .unwrap_or_else(|problem| panic!("{}: {problem}", self.name()));
+            if end == next {
                 assert_eq!(
                     Some(next),
                     answer.high_watermark,
                     "{}: a consumer can read up to the high watermark",
                     self.name()
                 );
-                return next;
+                return (all, end);
             }
+            all.extend(records);
+            next = end;
         }
     }
 
