@@ -26,6 +26,10 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     highwater_node::run(async |stop| -> Result<(), AgentError> {
-        build(Config { common, own }).await?.run(stop).await
+        // Until it serves there is nothing to end in order.
+        match stop.run_until_cancelled(Box::pin(build(Config { common, own }))).await {
+            Some(built) => built?.run(stop).await,
+            None => Ok(()),
+        }
     })
 }

@@ -59,6 +59,23 @@ async fn a_stopped_leader_ends_with_0_and_serves_again() {
     assert_eq!(cluster.leader(1).warnings(), Vec::<String>::new());
 }
 
+/// It waits for a store that accepts and says nothing.
+#[cfg(feature = "etcd")]
+#[tokio::test]
+async fn a_program_that_is_told_to_stop_while_it_starts_ends_with_0() {
+    for program in [Program::LeaderSvc, Program::FollowerAgent] {
+        let store = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let address = store.local_addr().expect("it is bound");
+        let plan =
+            Plan::new().program(1, program).set(program, "coordination", format!("etcd:http://{address}"));
+        let mut cluster = plan.without_starting();
+        cluster.start((1, program));
+        let _connection = store.accept().await.expect("it connects");
+        let status = cluster.server_mut((1, program)).terminate(STOPS_WITHIN).await;
+        assert_eq!(status.code(), Some(0), "{}", cluster.server((1, program)).output());
+    }
+}
+
 /// Kalatori#332, hyper#2787: only one of several signals was handled, or the end waited for a connection without bound.
 #[tokio::test]
 async fn a_stop_answers_parked_fetches_and_waits_for_no_silent_connection() {
