@@ -33,7 +33,7 @@ mod replica_manager;
 mod server;
 mod service;
 
-pub use service::{Agent, AgentError, Config, build};
+pub use service::{Agent, AgentError, Config, build, build_in};
 
 /// The loops of this program: the partitions that it follows, asked for over gRPC.
 type Fetchers = fetcher::FetcherManager<partition::FollowedPartition, leader_endpoint::CallOptions>;

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use highwater_client::transport::TransportOptions;
+use highwater_client::transport::{Dialer, TransportOptions};
 use highwater_client::{Backoff, ClientError, LeaderView, LeaderViewConfig};
 use highwater_coordination::{
     Coordination, CoordinationError, FileCoordination, FileOptions, Membership, RotationError, open_etcd,
@@ -19,6 +19,7 @@ use highwater_coordination::{
 };
 use highwater_node::config::{CommonSettings, CoordinationTarget, advertised_endpoint};
 use highwater_node::grpc::{GrpcServer, Health, Listener, ServeError};
+use highwater_node::network::Network;
 use highwater_node::{Clocks, MonotonicClock};
 use highwater_proto::v1::cluster_service_server::ClusterServiceServer;
 use highwater_proto::v1::log_service_server::LogServiceServer;
@@ -33,8 +34,8 @@ use highwater_serving::readiness::follow_session;
 use highwater_serving::throttle::Limit;
 use highwater_serving::volume::VolumeError;
 use highwater_serving::{
-    Admission, DataDir, FetchPurgatory, PartitionHost, Registry, ReplicationThrottle, ThrottleKeeper,
-    ThrottleLives, Volume,
+    Admission, DataDir, FetchPurgatory, PartitionHost, Registry, ReplicationThrottle, Surroundings,
+    ThrottleKeeper, ThrottleLives, Volume,
 };
 use highwater_telemetry::names::metric;
 use highwater_telemetry::{Exporter, ServiceIdentity, Telemetry};
@@ -113,11 +114,23 @@ pub struct Agent {
 /// # Errors
 /// [`AgentError`].
 pub async fn build(config: Config) -> Result<Agent, AgentError> {
+    build_in(Surroundings::default(), config).await
+}
+
+/// The same in other surroundings: for simulations.
+///
+/// # Errors
+/// [`AgentError`].
+pub async fn build_in(surroundings: Surroundings, config: Config) -> Result<Agent, AgentError> {
     crate::config::check(&config.common, &config.own).map_err(AgentError::Config)?;
     let common = &config.common;
     let directory = DataDir::take(&common.data_dir, common.node_id, Program::FollowerAgent).await?;
-    let coordination = open_store(&config).await?;
-    let listener = Listener::bind(config.own.listen).await?;
+    let transport = transport(&config.own, &surroundings);
+    let coordination = match &surroundings.coordination {
+        Some(store) => Arc::clone(store),
+        None => open_store(&config, &transport).await?,
+    };
+    let listener = surroundings.network().listen(config.own.listen).await?;
     let endpoint = advertised_endpoint(common.advertise.as_ref(), listener.address());
     let who = ServiceIdentity {
         program: "follower-agent",
@@ -126,13 +139,16 @@ pub async fn build(config: Config) -> Result<Agent, AgentError> {
         address: endpoint.to_string(),
     };
     let (telemetry, exporter) = Telemetry::start(&common.otlp(), &who).map_err(AgentError::Telemetry)?;
-    let parts = Parts::new(config, directory, coordination, endpoint, telemetry);
+    let parts = Parts::new(config, directory, coordination, endpoint, transport, telemetry);
     let server = parts.server().await?;
     parts.show_gauges();
     Ok(Agent { server, listener, parts, exporter })
 }
 
-async fn open_store(config: &Config) -> Result<Arc<dyn Coordination>, AgentError> {
+async fn open_store(
+    config: &Config,
+    transport: &TransportOptions,
+) -> Result<Arc<dyn Coordination>, AgentError> {
     match &config.common.coordination {
         CoordinationTarget::File(directory) => {
             Ok(Arc::new(FileCoordination::open(directory, FileOptions::default()).await?))
@@ -140,7 +156,7 @@ async fn open_store(config: &Config) -> Result<Arc<dyn Coordination>, AgentError
         CoordinationTarget::Etcd(endpoints) => Ok(open_etcd(endpoints).await?),
         CoordinationTarget::Leader(addresses) => {
             let view = LeaderViewConfig {
-                transport: transport(&config.own),
+                transport: transport.clone(),
                 ..LeaderViewConfig::new(addresses.clone(), config.common.node_id)
             };
             Ok(Arc::new(LeaderView::start(view)?))
@@ -148,14 +164,19 @@ async fn open_store(config: &Config) -> Result<Arc<dyn Coordination>, AgentError
     }
 }
 
-fn transport(own: &AgentSettings) -> TransportOptions {
+fn transport(own: &AgentSettings, surroundings: &Surroundings) -> TransportOptions {
     let stream_window = own.socket_receive_buffer.as_u32();
+    let dialer = |network: &Arc<dyn Network>| {
+        let network = Arc::clone(network);
+        Dialer::new(move |endpoint| network.connect(endpoint))
+    };
     TransportOptions {
         connect_timeout: own.connect_timeout,
         keepalive_interval: own.keepalive_interval,
         keepalive_timeout: own.keepalive_timeout,
         stream_window,
         connection_window: stream_window.saturating_mul(2).min(WINDOW_MAX),
+        dialer: surroundings.network.as_ref().map(dialer),
         ..TransportOptions::default()
     }
 }
@@ -179,6 +200,8 @@ struct Parts {
     directory: DataDir,
     /// Where this program is reached.
     endpoint: Endpoint,
+    /// How leaders are reached.
+    transport: TransportOptions,
     coordination: Arc<dyn Coordination>,
     clocks: Clocks,
     membership: Arc<Membership>,
@@ -206,6 +229,7 @@ impl Parts {
         directory: DataDir,
         coordination: Arc<dyn Coordination>,
         endpoint: Endpoint,
+        transport: TransportOptions,
         telemetry: Telemetry,
     ) -> Self {
         let (node, clocks) = (config.common.node_id, Clocks::system());
@@ -230,6 +254,7 @@ impl Parts {
             config,
             directory,
             endpoint,
+            transport,
             coordination,
             clocks,
         }
@@ -442,11 +467,10 @@ impl Parts {
     }
 
     fn calls(&self) -> CallOptions {
-        let own = &self.config.own;
         CallOptions {
             node: self.config.common.node_id,
-            timeout: own.socket_timeout,
-            transport: transport(own),
+            timeout: self.config.own.socket_timeout,
+            transport: self.transport.clone(),
         }
     }
 

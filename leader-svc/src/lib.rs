@@ -31,4 +31,4 @@ mod replica_manager;
 mod server;
 mod service;
 
-pub use service::{BuildError, Config, LeaderService, build};
+pub use service::{BuildError, Config, LeaderService, build, build_in};

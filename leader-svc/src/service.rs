@@ -15,6 +15,7 @@ use highwater_coordination::{
 };
 use highwater_node::config::{CommonSettings, CoordinationTarget, advertised_endpoint};
 use highwater_node::grpc::{GrpcServer, Health, Listener, ServeError};
+use highwater_node::network::Network;
 use highwater_node::{Clocks, MonotonicClock};
 use highwater_proto::v1::cluster_service_server::ClusterServiceServer;
 use highwater_proto::v1::log_service_server::LogServiceServer;
@@ -27,8 +28,8 @@ use highwater_serving::readiness::follow_session;
 use highwater_serving::throttle::Limit;
 use highwater_serving::volume::VolumeError;
 use highwater_serving::{
-    Admission, DataDir, FetchPurgatory, PartitionHost as _, Registry, ReplicationThrottle, ThrottleKeeper,
-    ThrottleLives, Volume,
+    Admission, DataDir, FetchPurgatory, PartitionHost as _, Registry, ReplicationThrottle, Surroundings,
+    ThrottleKeeper, ThrottleLives, Volume,
 };
 use highwater_telemetry::{Exporter, ServiceIdentity, Telemetry};
 use highwater_types::{Program, ThrottleSide};
@@ -99,13 +100,25 @@ pub struct LeaderService {
 /// # Errors
 /// [`BuildError`].
 pub async fn build(config: Config) -> Result<LeaderService, BuildError> {
+    build_in(Surroundings::default(), config).await
+}
+
+/// The same in other surroundings: for simulations.
+///
+/// # Errors
+/// [`BuildError`].
+pub async fn build_in(surroundings: Surroundings, config: Config) -> Result<LeaderService, BuildError> {
     crate::config::check(&config.common, &config.own).map_err(BuildError::Config)?;
     let node = config.common.node_id;
     let clocks = Clocks::system();
     let directory = DataDir::take(&config.common.data_dir, node, Program::LeaderSvc).await?;
-    let coordination = open_store(&config.common.coordination).await?;
+    let network = surroundings.network();
+    let coordination = match surroundings.coordination {
+        Some(store) => store,
+        None => open_store(&config.common.coordination).await?,
+    };
     // Before the store hears of the node: who cannot have its port is not to be found there.
-    let listener = Listener::bind(config.own.listen).await?;
+    let listener = network.listen(config.own.listen).await?;
     let volume = directory.join(&*coordination).await?;
     let endpoint = advertised_endpoint(config.common.advertise.as_ref(), listener.address());
     register_endpoint(&*coordination, node, Program::LeaderSvc, &endpoint).await?;
@@ -128,7 +141,7 @@ pub async fn build(config: Config) -> Result<LeaderService, BuildError> {
     let parts = Parts::new(&config, coordination, clocks, volume, membership, telemetry);
     parts.show_gauges();
     let (orders, ordered) = mpsc::channel(ORDERS_MAX);
-    let (manager, peers, events) = parts.manager(&config.own, ordered);
+    let (manager, peers, events) = parts.manager(&config.own, network, ordered);
     let server = parts.server(&config.own, orders).await?;
     Ok(LeaderService { server, listener, config, parts, manager, peers, events, exporter })
 }
@@ -193,6 +206,7 @@ impl Parts {
     fn manager(
         &self,
         own: &LeaderSettings,
+        network: Arc<dyn Network>,
         orders: mpsc::Receiver<Order>,
     ) -> (ReplicaManager, PeerWatch, mpsc::UnboundedReceiver<PartitionEvent>) {
         let (sender, events) = mpsc::unbounded_channel();
@@ -206,8 +220,12 @@ impl Parts {
             runtime: Handle::current(),
             telemetry: self.telemetry.clone(),
         };
-        let peers =
-            PeerWatch::new(self.registry.node(), Arc::clone(&self.membership), self.coordination.view());
+        let peers = PeerWatch::new(
+            self.registry.node(),
+            Arc::clone(&self.membership),
+            self.coordination.view(),
+            network,
+        );
         let shared = Shared {
             node: self.registry.node(),
             volume: self.volume.clone(),

@@ -5,12 +5,17 @@
 //! still accepts, but is not the peer any more, ends (qdrant#832, S85). Deliberately absent: retries.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use highwater_types::{Endpoint, ErrorCode};
 use highwater_wire::{Failure, Reached};
-use tonic::transport::Channel;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tonic::transport::{Channel, Uri};
 
 use crate::ClientError;
 
@@ -19,8 +24,39 @@ const FAILURES_BEFORE_REPLACEMENT: u32 = 2;
 /// The most channels that a pool keeps; endpoints come from peers, so their number is bounded here.
 const MAX_CHANNELS: usize = 1024;
 
+/// What makes connections in place of the operating system: for simulations.
+#[derive(Clone)]
+pub struct Dialer(Arc<dyn Fn(Endpoint) -> Dialling + Send + Sync>);
+
+type Dialling = Pin<Box<dyn Future<Output = io::Result<Box<dyn Io>>> + Send>>;
+
+trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+impl Dialer {
+    /// Connects by `dial`, once for each connection.
+    #[must_use]
+    pub fn new<T, F>(dial: impl Fn(Endpoint) -> F + Send + Sync + 'static) -> Self
+    where
+        T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        F: Future<Output = io::Result<T>> + Send + 'static,
+    {
+        Self(Arc::new(move |endpoint| {
+            let connection = dial(endpoint);
+            Box::pin(async move { Ok(Box::new(connection.await?) as Box<dyn Io>) })
+        }))
+    }
+}
+
+impl fmt::Debug for Dialer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Dialer")
+    }
+}
+
 /// How connections are made and kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct TransportOptions {
     /// How long a connection may take to be made.
     pub connect_timeout: Duration,
@@ -35,6 +71,8 @@ pub struct TransportOptions {
     /// The largest frame that the receiver takes, in bytes: records travel in few pieces, and a small answer
     /// beside them waits for little (measured: peers.md).
     pub frame_max: u32,
+    /// What makes the connections; absent = the operating system, by the name that it resolves then.
+    pub dialer: Option<Dialer>,
 }
 
 impl Default for TransportOptions {
@@ -46,6 +84,7 @@ impl Default for TransportOptions {
             stream_window: 8 << 20,
             connection_window: 16 << 20,
             frame_max: 256 << 10,
+            dialer: None,
         }
     }
 }
@@ -57,7 +96,7 @@ impl Default for TransportOptions {
 pub fn connect_lazy(endpoint: &Endpoint, options: &TransportOptions) -> Result<Channel, ClientError> {
     let builder = Channel::from_shared(format!("http://{endpoint}"))
         .map_err(|e| ClientError::Usage(format!("address '{endpoint}': {e}")))?;
-    Ok(builder
+    let builder = builder
         .connect_timeout(options.connect_timeout)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(options.keepalive_interval)
@@ -65,8 +104,13 @@ pub fn connect_lazy(endpoint: &Endpoint, options: &TransportOptions) -> Result<C
         .keep_alive_while_idle(true)
         .initial_stream_window_size(options.stream_window)
         .initial_connection_window_size(options.connection_window)
-        .max_frame_size(options.frame_max)
-        .connect_lazy())
+        .max_frame_size(options.frame_max);
+    let Some(dialer) = options.dialer.clone() else { return Ok(builder.connect_lazy()) };
+    let endpoint = endpoint.clone();
+    Ok(builder.connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
+        let connection = (dialer.0)(endpoint.clone());
+        async move { connection.await.map(TokioIo::new) }
+    })))
 }
 
 /// Channels by endpoint, shared by everything that uses a client.

@@ -11,7 +11,7 @@ mod status_text;
 pub use connection::ConnectionHandle;
 pub use deadline::{DEADLINE_MARGIN, Deadline};
 pub use server::{
-    CONNECTION_WINDOW_BYTES, GrpcServer, Health, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, LIVENESS, Listener,
-    STOP_GRACE, STREAM_WINDOW_BYTES, ServeError,
+    Accepted, CONNECTION_WINDOW_BYTES, GrpcServer, Health, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT, LIVENESS,
+    Listener, STOP_GRACE, STREAM_WINDOW_BYTES, ServeError,
 };
 pub use status_text::STATUS_TEXT_MAX_BYTES;

@@ -23,6 +23,7 @@
 //! | [`volume`] | taking a data directory into use |
 //! | [`damage_note`] | damage that readers met, told once |
 //! | [`strays`] | directories that nobody hosts |
+//! | [`surroundings`] | the store and the network, or what a simulation puts in their place |
 //! | [`throttle`] | how fast replicas that are catching up may replicate, as it is set and recorded |
 //!
 //! Deliberately absent: appends, elections, the programs' own services.
@@ -43,6 +44,7 @@ pub mod read_records;
 pub mod readiness;
 pub mod registry;
 pub mod strays;
+pub mod surroundings;
 #[cfg(test)]
 mod test_replica;
 pub mod throttle;
@@ -56,5 +58,6 @@ pub use highwater_replica::ReplicaFacts;
 pub use host::{HostedReplica, Located, PartitionHost};
 pub use purgatory::FetchPurgatory;
 pub use registry::{Hosting, Registry};
+pub use surroundings::Surroundings;
 pub use throttle::{ReplicationThrottle, ThrottleKeeper, ThrottleLives};
 pub use volume::{DataDir, Volume};

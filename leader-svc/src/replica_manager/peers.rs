@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_coordination::{ClusterView, Membership, ProgramState};
+use highwater_node::network::{Io, Network};
 use highwater_types::{Endpoint, NodeId, Program};
-use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 use tokio_util::sync::CancellationToken;
@@ -77,6 +77,7 @@ pub(crate) struct PeerWatch {
     node: NodeId,
     membership: Arc<Membership>,
     view: watch::Receiver<Arc<ClusterView>>,
+    network: Arc<dyn Network>,
     peers: watch::Sender<Peers>,
     probes: BTreeMap<(NodeId, Program), Probe>,
     changed: Arc<Notify>,
@@ -107,9 +108,10 @@ impl PeerWatch {
         node: NodeId,
         membership: Arc<Membership>,
         view: watch::Receiver<Arc<ClusterView>>,
+        network: Arc<dyn Network>,
     ) -> Self {
         let (peers, changed) = (watch::Sender::default(), Arc::default());
-        Self { node, membership, view, peers, probes: BTreeMap::new(), changed }
+        Self { node, membership, view, network, peers, probes: BTreeMap::new(), changed }
     }
 
     /// What is known.
@@ -144,7 +146,8 @@ impl PeerWatch {
             let Some(endpoint) = node.endpoint(program) else { continue };
             self.probes.entry((node.node, program)).or_insert_with(|| {
                 let (sender, port) = watch::channel(Port::Unknown);
-                let probing = probe(endpoint.clone(), sender, Arc::clone(&self.changed));
+                let probing =
+                    probe(Arc::clone(&self.network), endpoint.clone(), sender, Arc::clone(&self.changed));
                 let task = AbortOnDropHandle::new(tokio::spawn(probing));
                 Probe { endpoint: endpoint.clone(), port, _task: task }
             });
@@ -180,7 +183,12 @@ impl PeerWatch {
 }
 
 /// Keeps a connection to a port, and says when it refuses and when it accepts again.
-async fn probe(endpoint: Endpoint, port: watch::Sender<Port>, changed: Arc<Notify>) {
+async fn probe(
+    network: Arc<dyn Network>,
+    endpoint: Endpoint,
+    port: watch::Sender<Port>,
+    changed: Arc<Notify>,
+) {
     let say = |now: Port| {
         if port.send_replace(now) != now {
             changed.notify_one();
@@ -188,7 +196,7 @@ async fn probe(endpoint: Endpoint, port: watch::Sender<Port>, changed: Arc<Notif
     };
     let (mut accepted, mut refusals, mut pause) = (false, 0, PAUSE_MIN);
     loop {
-        match timeout(CONNECT_PATIENCE, connect(&endpoint)).await {
+        match timeout(CONNECT_PATIENCE, network.connect(endpoint.clone())).await {
             Ok(Ok(connection)) => {
                 (accepted, refusals) = (true, 0);
                 say(Port::Accepts);
@@ -215,17 +223,8 @@ async fn probe(endpoint: Endpoint, port: watch::Sender<Port>, changed: Arc<Notif
     }
 }
 
-async fn connect(endpoint: &Endpoint) -> io::Result<TcpStream> {
-    let connection = TcpStream::connect(endpoint.as_str()).await?;
-    // Nobody listens, and the system chose that very port for this end: a connection to itself.
-    if connection.local_addr()? == connection.peer_addr()? {
-        return Err(io::ErrorKind::ConnectionRefused.into());
-    }
-    Ok(connection)
-}
-
 /// Holds a connection on which nothing is called until it ends, because the server is gone or says that it goes.
-async fn hold(connection: TcpStream) {
+async fn hold(connection: Box<dyn Io>) {
     // As HTTP/2, so that the server need not guess: it pings, and says goodbye.
     let held = async {
         let (_calls, connection) = h2::client::handshake(connection).await?;

@@ -1,6 +1,7 @@
 //! Ports that accept, refuse, and come back, counters that stand still, and nodes without a leader-svc.
 
 use highwater_coordination::{Coordination, FileCoordination, FileOptions, register_endpoint};
+use highwater_node::network::SystemNetwork;
 use highwater_types::MonotonicTime;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -49,7 +50,7 @@ async fn bench(program: Program, address: std::net::SocketAddr) -> Bench {
     let membership = Membership::new(Arc::clone(&store), node(1), Program::LeaderSvc, SESSION);
     let membership = Arc::new(membership);
     membership.renew(|| MonotonicTime::ZERO).await.unwrap();
-    let watch = PeerWatch::new(node(1), Arc::clone(&membership), store.view());
+    let watch = PeerWatch::new(node(1), Arc::clone(&membership), store.view(), Arc::new(SystemNetwork));
     let (peers, stop) = (watch.peers(), CancellationToken::new());
     tokio::spawn(watch.run(stop.clone()));
     Bench { _dir: dir, store, membership, peers, stop }

@@ -8,9 +8,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
+
+use super::server::Accepted;
+use crate::network::Io;
 
 /// Closes the connection that a request came by; among the request's extensions.
 #[derive(Clone, Debug)]
@@ -41,16 +43,16 @@ impl ConnectionHandle {
 /// An accepted connection.
 #[derive(Debug)]
 pub(super) struct Connection {
-    io: TcpStream,
+    io: Box<dyn Io>,
     handle: ConnectionHandle,
     closed: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
 impl Connection {
-    pub(super) fn new(io: TcpStream) -> Self {
+    pub(super) fn new(Accepted { io, peer }: Accepted) -> Self {
         let closing = CancellationToken::new();
         let closed = Box::pin(closing.clone().cancelled_owned());
-        let handle = ConnectionHandle::new(io.peer_addr().ok(), closing);
+        let handle = ConnectionHandle::new(peer, closing);
         Self { io, handle, closed }
     }
 

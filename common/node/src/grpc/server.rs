@@ -1,13 +1,15 @@
 //! A gRPC server with health and reflection, from a listener to its bounded end.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::time::Duration;
 
 use http::Request;
 use tokio::net::TcpListener;
-use tokio_stream::StreamExt as _;
+use tokio_stream::{Stream, StreamExt as _};
 use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tonic::server::NamedService;
@@ -21,6 +23,7 @@ use tower::util::{MapRequestLayer, MapResponseLayer};
 
 use super::connection::Connection;
 use super::{deadline, status_text};
+use crate::network::Io;
 
 /// HTTP/2 receive window of one stream: what an answer or a Produce of several MiB needs in order not to wait for round
 /// trips (measured: peers.md). Both sides use it.
@@ -75,10 +78,18 @@ pub enum ServeError {
     Transport(#[from] tonic::transport::Error),
 }
 
-/// A socket that listens; nothing is accepted before it is served.
+/// A connection that was accepted.
 #[derive(Debug)]
+pub struct Accepted {
+    /// Its bytes.
+    pub io: Box<dyn Io>,
+    /// Who is at the other end, where that is known.
+    pub peer: Option<SocketAddr>,
+}
+
+/// What listens; nothing is accepted before it is served.
 pub struct Listener {
-    socket: TcpListener,
+    incoming: Pin<Box<dyn Stream<Item = io::Result<Accepted>> + Send>>,
     address: SocketAddr,
 }
 
@@ -91,13 +102,32 @@ impl Listener {
         let failed = |source| ServeError::Listen { address, source };
         let socket = TcpListener::bind(address).await.map_err(failed)?;
         let address = socket.local_addr().map_err(failed)?;
-        Ok(Self { socket, address })
+        let incoming = TcpIncoming::from(socket)
+            .with_nodelay(Some(true))
+            .with_keepalive(Some(KEEPALIVE_INTERVAL))
+            .map(|accepted| accepted.map(|io| Accepted { peer: io.peer_addr().ok(), io: Box::new(io) }));
+        Ok(Self::new(address, incoming))
+    }
+
+    /// A listener at `address` to which `incoming` connections come.
+    #[must_use]
+    pub fn new(
+        address: SocketAddr,
+        incoming: impl Stream<Item = io::Result<Accepted>> + Send + 'static,
+    ) -> Self {
+        Self { incoming: Box::pin(incoming), address }
     }
 
     /// The address that was bound, with its real port.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener").field("address", &self.address).finish_non_exhaustive()
     }
 }
 
@@ -180,6 +210,7 @@ impl GrpcServer {
     /// [`ServeError::Transport`].
     pub async fn serve(self, listener: Listener, stop: CancellationToken) -> Result<(), ServeError> {
         let Self { routes, health } = self;
+        let Listener { incoming, address } = listener;
         let server = Server::builder()
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
@@ -191,7 +222,7 @@ impl GrpcServer {
             .layer(MapResponseLayer::new(status_text::bound::<Body>))
             .layer(MapRequestLayer::new(deadline::stamp::<Body>))
             .add_routes(routes)
-            .serve_with_incoming_shutdown(accepted(listener.socket), stop.clone().cancelled_owned());
+            .serve_with_incoming_shutdown(connections(incoming), stop.clone().cancelled_owned());
         let overdue = async {
             stop.cancelled().await;
             health.set_serving(false).await;
@@ -200,23 +231,23 @@ impl GrpcServer {
         tokio::select! {
             served = server => Ok(served?),
             () = overdue => {
-                tracing::info!(address = %listener.address, "stopped with connections still open");
+                tracing::info!(address = %address, "stopped with connections still open");
                 Ok(())
             }
         }
     }
 }
 
-fn accepted(socket: TcpListener) -> impl tokio_stream::Stream<Item = io::Result<Connection>> {
-    TcpIncoming::from(socket).with_nodelay(Some(true)).with_keepalive(Some(KEEPALIVE_INTERVAL)).then(
-        async |accepted| {
-            if let Err(error) = &accepted {
-                tracing::warn!(%error, "could not accept a connection");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-            accepted.map(Connection::new)
-        },
-    )
+fn connections(
+    incoming: impl Stream<Item = io::Result<Accepted>>,
+) -> impl Stream<Item = io::Result<Connection>> {
+    incoming.then(async |accepted| {
+        if let Err(error) = &accepted {
+            tracing::warn!(%error, "could not accept a connection");
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+        }
+        accepted.map(Connection::new)
+    })
 }
 
 #[cfg(test)]
