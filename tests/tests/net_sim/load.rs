@@ -17,8 +17,9 @@ use tokio::time::{sleep, timeout};
 use tonic::Request;
 use tonic::transport::Channel;
 
-use super::cluster::{Cluster, NODES, agent, client, endpoint};
+use super::cluster::{Cluster, NODES, client};
 use super::network::SimNetwork;
+use super::program::{agent, endpoint};
 
 /// Where producers and readers are.
 pub(crate) const HOST: &str = "load";

@@ -12,8 +12,9 @@ use system_tests::log_files::LogBytes;
 use tokio::time::sleep;
 use tonic::transport::Channel;
 
-use super::cluster::{Cluster, NODES, agent, client, leader};
+use super::cluster::{Cluster, NODES, client};
 use super::load::{Load, PARTITIONS, log_service, name, read_once, topic};
+use super::program::{agent, leader};
 
 /// Within this time after everything works again, all replicas are in sync.
 const HEALED_WITHIN: Duration = Duration::from_secs(30);
