@@ -1,8 +1,8 @@
 //! What sends: a thread with a runtime of its own, so that it needs no worker of the program's and takes none.
 //!
 //! What must hold: memory is bounded by the tracer's queue and one batch; a batch that is not taken is tried again with
-//! back-off, a few times, then dropped and counted; once told to stop, what is queued is sent, each batch tried once, and
-//! nothing is waited for that the collector does not take.
+//! back-off, as long as newer spans have room behind it, then dropped and counted; once told to stop, what is queued is sent,
+//! each batch tried once, and nothing is waited for that the collector does not take.
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::{Channel, Endpoint};
 
-use crate::health::Health;
+use crate::health::{Health, Signal};
 use crate::meters::Meters;
 use crate::otlp::OtlpEndpoint;
 
@@ -44,8 +44,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often it is pinged while something is on its way, and how long that may take: a frozen one is found out.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
-/// How often a batch is tried.
-const TRIES_MAX: u32 = 6;
+/// How often a batch is tried at least, also where newer spans have no room.
+const TRIES_MIN: u32 = 6;
+
+/// How long a batch is tried at most: a collector that is there by then does not want it.
+const TRIED_FOR: Duration = Duration::from_secs(600);
 
 /// The first wait before another try; each further one is twice as long, up to the longest.
 const BACKOFF: Duration = Duration::from_millis(250);
@@ -149,14 +152,15 @@ impl Spans {
     }
 
     async fn send_batch(&mut self, batch: Vec<SpanData>) {
-        let mut backoff = BACKOFF;
-        for attempt in 1..=TRIES_MAX {
+        let (mut backoff, mut tries, began) = (BACKOFF, 0, Instant::now());
+        loop {
             match within(self.exporter.export(batch.clone())).await {
-                Ok(()) => return self.health.on_taken(),
-                Err(error) => self.health.on_failed(&error),
+                Ok(()) => return self.health.on_taken(Signal::Spans),
+                Err(error) => self.health.on_failed(Signal::Spans, &error),
             }
-            if attempt == TRIES_MAX || *self.stop.borrow() {
-                break;
+            tries += 1;
+            if *self.stop.borrow() || self.makes_room(tries, began.elapsed()) {
+                return self.health.on_dropped(batch.len());
             }
             tokio::select! {
                 () = sleep(backoff) => {}
@@ -165,7 +169,12 @@ impl Spans {
             }
             backoff = (backoff * 2).min(BACKOFF_MAX);
         }
-        self.health.on_dropped(batch.len());
+    }
+
+    /// Whether a batch that was tried so often, for so long, is dropped for those that wait behind it.
+    fn makes_room(&self, tries: u32, tried_for: Duration) -> bool {
+        let is_full = self.queue.capacity() == 0;
+        (is_full && tries >= TRIES_MIN) || tried_for >= TRIED_FOR
     }
 }
 
@@ -186,8 +195,8 @@ async fn send_metrics(
             Err(error) => Err(error.to_string()),
         };
         match sent {
-            Ok(()) => health.on_taken(),
-            Err(error) => health.on_failed_metrics(&error),
+            Ok(()) => health.on_taken(Signal::Metrics),
+            Err(error) => health.on_failed(Signal::Metrics, &error),
         }
         if is_last {
             return;
@@ -315,5 +324,24 @@ mod tests {
         stopping.send_replace(true);
         spans.gather(&mut Vec::new()).await;
         assert_eq!(began.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_that_nobody_takes_is_tried_until_those_behind_it_need_its_room() {
+        let (tracer, mut spans, _stopping) = tracer();
+        record(&tracer, BATCH_MAX);
+        let mut batch = Vec::new();
+        spans.queue.recv_many(&mut batch, BATCH_MAX).await;
+        assert!(!spans.makes_room(1_000, TRIED_FOR - Duration::from_secs(1)), "there is room");
+        let began = Instant::now();
+        spans.send_batch(batch.clone()).await;
+        assert!(began.elapsed() >= TRIED_FOR, "an outage of minutes loses nothing: {:?}", began.elapsed());
+        assert_eq!(spans.health.dropped_spans(), BATCH_MAX as u64);
+
+        record(&tracer, spans.queue.max_capacity());
+        let began = Instant::now();
+        spans.send_batch(batch).await;
+        assert!(began.elapsed() < TRIED_FOR / 4, "nor does it stand in the way: {:?}", began.elapsed());
+        assert_eq!(spans.health.dropped_spans(), 2 * BATCH_MAX as u64, "and the newer ones are still there");
     }
 }

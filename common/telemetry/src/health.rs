@@ -1,6 +1,7 @@
 //! How the collector does, for the log: one warning when it begins to fail, one line when it takes telemetry again.
 //!
-//! What must hold: a collector that comes and goes gets a warning a minute at most.
+//! What must hold: a collector that comes and goes gets a warning a minute at most; one that takes spans and refuses metrics, or
+//! the other way round, is not said to be well.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +12,13 @@ use tokio::time::Instant;
 
 /// The shortest time between two warnings.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
+
+/// What is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Signal {
+    Spans,
+    Metrics,
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -24,13 +32,23 @@ pub(crate) struct Health {
 
 #[derive(Debug, Default)]
 struct State {
-    is_failing: bool,
+    spans_fail: bool,
+    metrics_fail: bool,
     warned: Option<Instant>,
     /// Dropped spans that the log has told of.
     told: u64,
 }
 
 impl State {
+    /// Whether `signal` fails, from now on; whether it did before.
+    fn set_failing(&mut self, signal: Signal, fails: bool) -> bool {
+        let failing = match signal {
+            Signal::Spans => &mut self.spans_fail,
+            Signal::Metrics => &mut self.metrics_fail,
+        };
+        std::mem::replace(failing, fails)
+    }
+
     fn may_warn(&mut self, now: Instant) -> bool {
         let may = self.warned.is_none_or(|at| now.duration_since(at) >= WARNING_INTERVAL);
         if may {
@@ -58,29 +76,27 @@ impl Health {
         self.dropped.fetch_add(spans as u64, Ordering::Relaxed);
     }
 
-    /// Metrics were not taken; the next ones say the same and more.
-    pub(crate) fn on_failed_metrics(&self, error: &str) {
-        self.failed_metrics.fetch_add(1, Ordering::Relaxed);
-        self.on_failed(error);
-    }
-
     /// The collector did not take something.
-    pub(crate) fn on_failed(&self, error: &str) {
+    pub(crate) fn on_failed(&self, signal: Signal, error: &str) {
+        let consequence = match signal {
+            Signal::Spans => "spans: they are kept as far as there is room, then dropped",
+            Signal::Metrics => "metrics: what it gets next says the same and more",
+        };
+        if signal == Signal::Metrics {
+            self.failed_metrics.fetch_add(1, Ordering::Relaxed);
+        }
         let mut state = self.state.lock();
-        let begins = !std::mem::replace(&mut state.is_failing, true);
+        let begins = !state.set_failing(signal, true);
         if begins && state.may_warn(Instant::now()) {
-            tracing::warn!(
-                error,
-                "the OTLP collector takes no telemetry: spans are kept as far as there is room, then dropped"
-            );
+            tracing::warn!(error, "the OTLP collector takes no {consequence}");
         }
     }
 
     /// The collector took something.
-    pub(crate) fn on_taken(&self) {
+    pub(crate) fn on_taken(&self, signal: Signal) {
         let dropped = self.dropped_spans();
         let mut state = self.state.lock();
-        let ends = std::mem::replace(&mut state.is_failing, false);
+        let ends = state.set_failing(signal, false) && !state.spans_fail && !state.metrics_fail;
         let news = dropped.saturating_sub(state.told);
         if ends {
             state.told = dropped;

@@ -33,12 +33,13 @@ fn told(story: impl FnOnce(&Health)) -> Vec<String> {
 fn an_outage_is_told_once_and_so_is_its_end() {
     let lines = told(|health| {
         for _ in 0..100 {
-            health.on_failed("refused");
-            health.on_failed_metrics("refused");
+            health.on_failed(Signal::Spans, "refused");
+            health.on_failed(Signal::Metrics, "refused");
         }
         health.on_dropped(7);
-        health.on_taken();
-        health.on_taken();
+        health.on_taken(Signal::Metrics);
+        health.on_taken(Signal::Spans);
+        health.on_taken(Signal::Spans);
     });
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(lines[0].contains("WARN") && lines[0].contains("refused"), "{lines:?}");
@@ -49,8 +50,8 @@ fn an_outage_is_told_once_and_so_is_its_end() {
 fn a_collector_that_comes_and_goes_is_warned_of_once_a_minute() {
     let lines = told(|health| {
         for _ in 0..10 {
-            health.on_failed("reset");
-            health.on_taken();
+            health.on_failed(Signal::Spans, "reset");
+            health.on_taken(Signal::Spans);
         }
     });
     assert_eq!(lines.iter().filter(|line| line.contains("WARN")).count(), 1, "{lines:?}");
@@ -60,9 +61,20 @@ fn a_collector_that_comes_and_goes_is_warned_of_once_a_minute() {
 fn drops_are_told_also_while_the_collector_takes_what_comes() {
     let lines = told(|health| {
         health.on_dropped(3);
-        health.on_taken();
-        health.on_taken();
+        health.on_taken(Signal::Spans);
+        health.on_taken(Signal::Spans);
     });
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].contains("WARN") && lines[0].contains("dropped_spans=3"), "{lines:?}");
+}
+
+#[test]
+fn a_collector_that_refuses_one_signal_is_not_well_because_it_takes_the_other() {
+    let lines = told(|health| {
+        health.on_failed(Signal::Metrics, "too large");
+        health.on_taken(Signal::Spans);
+        health.on_taken(Signal::Spans);
+    });
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("metrics") && lines[0].contains("too large"), "{lines:?}");
 }
