@@ -272,6 +272,8 @@ async fn lag_has_a_row_per_follower_and_names_a_node_that_cannot_be_asked() {
     let lines: Vec<&str> = table.text().lines().collect();
     assert!(lines[0].starts_with("TOPIC  PARTITION  LEADER  REPLICA  STATE"), "{}", table.text());
     assert_eq!(lines.len(), 3, "{}", table.text());
+    let unknown = run(&cluster, &["lag", "t", "nosuch"]).await.code(1);
+    assert!(unknown.err.contains("nosuch") && !unknown.text().contains("unreachable"), "{}", unknown.err);
 
     let mut watch =
         command(&cluster.bootstrap(), &["lag", "--watch", "--interval", "50ms", "--output", "json"])

@@ -196,7 +196,7 @@ impl Client {
     /// are agents tell of their failures.
     ///
     /// # Errors
-    /// As [`Client::describe_cluster`].
+    /// As [`Client::describe_cluster`] and, where one of `topics` is not there, [`Client::describe_topic`].
     pub async fn describe_replication(&self, topics: &[TopicName]) -> Result<ReplicationView, ClientError> {
         let selector =
             |name: &TopicName| v1::TopicSelector { topic: name.to_string(), topic_id: String::new() };
@@ -205,6 +205,12 @@ impl Client {
             Ok(cluster) => cluster,
             Err(error) => return self.told_by_bootstrap_agents(topics, error).await,
         };
+        let is_known =
+            |name: &TopicName| cluster.topics.iter().any(|t| t.record.name == *name && !t.record.deleted);
+        for unknown in topics.iter().filter(|name| !is_known(name)) {
+            // Another node may know it by now. A leader would refuse the whole question for the sake of one name.
+            self.describe_topic(unknown).await?;
+        }
         let (mut rows, mut led, mut unreachable) = (Vec::new(), BTreeSet::new(), BTreeMap::new());
         for (node, endpoint) in programs(&cluster, Program::LeaderSvc) {
             match self.ask_replication(&endpoint, request.clone()).await {
