@@ -241,6 +241,39 @@ async fn a_throttle_is_set_shown_and_cleared_by_the_command_line_and_survives_a_
     assert!(error.contains("--leader-rate") && error.contains("--follower-rate"), "{error}");
 }
 
+/// A replica that missed much while it was down catches up under the throttle, although it had been in sync a moment ago; who
+/// writes waits for those in sync only.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_comes_back_under_a_throttle_holds_up_no_writes() {
+    let other = (3, Program::FollowerAgent);
+    let plan = Plan::new().program(1, Program::LeaderSvc).program(2, AGENT.1).program(3, other.1);
+    let mut cluster = plan.start().await;
+    let calls = Calls::of(cluster.leader(1));
+    calls.until_nodes(3).await;
+    calls.create_topic("t", 1, &[1, 2, 3], &[]).await;
+    calls.append("t", 0, batch(1, 100)).await;
+    calls.until_in_sync("t", 2).await;
+    cluster.server_mut(other).terminate(wait::SOON).await;
+    for _ in 0..30 {
+        calls.append("t", 0, batch(1, 100_000)).await;
+    }
+    set(&calls, follower_rate("10kB/s")).await;
+    let starts = Instant::now();
+    cluster.start_and_wait(other).await;
+    let came_back = async || {
+        let rows = calls.rows("t").await.into_iter().next()?.followers;
+        let since = u64::try_from(starts.elapsed().as_millis()).ok()?;
+        let fetches = |row: &v1::FollowerProgress| row.last_fetch_age_ms.is_some_and(|age| age < since);
+        rows.into_iter().find(|row| row.replica_id == Some(3) && fetches(row))
+    };
+    let before = wait::until("the agent to fetch again", wait::SOON, came_back).await;
+    assert_eq!(before.in_sync, Some(false), "it is taken out when it dies");
+    let answer = calls.produce(v1::Acks::All, to("t", 0, batch(1, 100))).await;
+    assert!(answer.error.is_none(), "{:?}", answer.error);
+    let after = came_back().await.expect("it fetched");
+    assert!(after.lag_records > Some(0), "acknowledged before it has caught up: {after:?}");
+}
+
 /// The time to live ends a throttle that holds everything up, also where the agent has no store but its leader.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_throttle_ends_with_its_time_to_live_for_an_agent_without_a_store_too() {

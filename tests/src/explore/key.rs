@@ -359,8 +359,8 @@ impl<'a> Text<'a> {
             text.number(follower.retired.len());
             follower.retired.iter().for_each(|old| text.number(incarnation_parts(*old).1));
             text.maybe_offset(follower.acknowledged);
-            let flags = [follower.is_fetching, follower.gone, follower.is_read_for];
-            text.bytes.extend(flags.map(u8::from));
+            text.bytes.extend([follower.is_fetching, follower.is_read_for].map(u8::from));
+            text.bytes.push(follower.presence as u8);
             text.bytes.push(follower.caught_up.map_or(0xff, u8::from));
             text.number(follower.arrivals.len());
             for (recent, end) in &follower.arrivals {

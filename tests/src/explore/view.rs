@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use highwater_protocol::follower::PartitionFetchState;
+use highwater_protocol::leader::{FollowerOfLeader, Presence};
 use highwater_types::MonotonicTime;
 
 use super::bounds::Bounds;
@@ -108,11 +109,12 @@ fn leader_role(leads: &Leads, state: &State, before: Option<&Said>) -> Role {
     let rose = before.is_some_and(|said| said.high_watermark < core.high_watermark());
     let rows = if rose { core.describe(leads.now) } else { Vec::new() };
     let bound = state.bounds.leader_config().replica_lag_time_max;
-    // Who is known to be dead is not about to join.
-    let gone: Vec<_> =
-        core.essence(leads.now).followers.into_iter().filter(|f| f.gone).map(|f| f.node).collect();
+    // Who is known to be dead is not about to join, nor who came back and has not caught up.
+    let is_absent = |f: &FollowerOfLeader| f.presence != Presence::There;
+    let absent: Vec<_> =
+        core.essence(leads.now).followers.into_iter().filter(is_absent).map(|f| f.node).collect();
     let outside = rows.iter().filter(|row| core.isr().iter().all(|member| member.node != row.node));
-    let outside = outside.filter(|row| !gone.contains(&row.node));
+    let outside = outside.filter(|row| !absent.contains(&row.node));
     let caught_up = outside.filter(|row| row.lag_time.is_some_and(|lag| lag <= bound));
     Role::Leader {
         joining: caught_up.filter_map(|row| row.acknowledged).collect(),

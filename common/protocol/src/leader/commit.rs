@@ -22,8 +22,7 @@ impl LeaderPartition {
         let bound = self.config.replica_lag_time_max;
         let joining = self.followers.iter().filter(|(node, progress)| {
             !self.isr.maximal_has_node(**node)
-                && !progress.is_gone()
-                && progress.is_caught_up(self.log_end, now, bound)
+                && progress.is_about_to_join(self.log_end, now, bound)
                 && !is_planted(PlantedFault::JoiningNotCounted)
         });
         let joining = joining.filter_map(|(_, progress)| progress.acknowledged()).map(Some);

@@ -11,7 +11,7 @@
 
 use highwater_types::{Incarnation, IsrMember, LeaderEpoch, MonotonicTime, NodeId, Offset, PartitionEpoch};
 
-use super::LeaderPartition;
+use super::{LeaderPartition, Presence};
 use crate::fetch::RequestOrder;
 
 /// What decides about a leadership.
@@ -77,8 +77,8 @@ pub struct FollowerOfLeader {
     pub caught_up: Option<bool>,
     /// Arrivals whose log end it has not acknowledged: whether each was a short time ago, and that end.
     pub arrivals: Vec<(bool, Offset)>,
-    /// Whether it is known to be dead.
-    pub gone: bool,
+    /// Whether it is there.
+    pub presence: Presence,
     /// Whether records are read for it now.
     pub is_read_for: bool,
     /// Its latest request.

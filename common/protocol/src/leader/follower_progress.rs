@@ -65,6 +65,19 @@ const THROTTLED_FOR: Duration = Duration::from_secs(1);
 /// or after the longest wait between two tries, `replica.fetch.backoff.max.ms`: 5 s, unless it is set.
 const SILENT_AFTER: Duration = Duration::from_secs(6);
 
+/// Whether a follower's program is there, as far as is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Presence {
+    /// It is, or nothing else is known.
+    #[default]
+    There,
+    /// Its connection closed and its port refuses; until it fetches again.
+    Gone,
+    /// It was gone and fetches again: it is not about to join the in-sync set until it has caught up since, whatever it held
+    /// before. What it missed can take long to fetch, under a throttle above all, and nobody who writes waits for that.
+    Returned,
+}
+
 /// What is known about a follower.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FollowerProgress {
@@ -86,8 +99,7 @@ pub(super) struct FollowerProgress {
     refusal: Option<ErrorCode>,
     diverging: bool,
     arrivals: VecDeque<(MonotonicTime, Offset)>,
-    /// Its connection closed and its port refuses; until it fetches again.
-    gone: bool,
+    presence: Presence,
     /// Since when records are read for it.
     reading_since: Option<MonotonicTime>,
     /// The last answer, for the description.
@@ -161,8 +173,13 @@ impl FollowerProgress {
     }
 
     /// Whether it is known to be dead.
-    pub(super) const fn is_gone(&self) -> bool {
-        self.gone
+    pub(super) fn is_gone(&self) -> bool {
+        self.presence == Presence::Gone
+    }
+
+    /// S57: whether it is outside the in-sync set only because a change has not come to pass yet.
+    pub(super) fn is_about_to_join(&self, leader_end: Offset, now: MonotonicTime, bound: Duration) -> bool {
+        self.presence == Presence::There && self.is_caught_up(leader_end, now, bound)
     }
 
     /// Whether a person paused it.
@@ -254,28 +271,40 @@ impl FollowerProgress {
         }
         self.last_fetch = Some(now);
         self.last_counted = Some(now);
-        self.gone = false;
+        if self.is_gone() {
+            self.presence = Presence::Returned;
+        }
         self.reading_since = None;
         self.refusal = None;
         self.diverging = false;
         while let Some((at, end)) = self.arrivals.front().copied()
             && end <= acknowledged
         {
-            self.last_caught_up = Some(at);
+            self.on_caught_up(at);
             self.arrivals.pop_front();
         }
         if acknowledged >= arrival.leader_end {
-            self.last_caught_up = Some(now);
+            self.on_caught_up(now);
         } else {
             self.open_arrival(now, arrival.leader_end);
         }
         debug_assert!(self.arrivals.iter().all(|(_, end)| *end > acknowledged), "passed arrivals are gone");
     }
 
+    /// It holds what the log had at `at`. What arrived before it was gone says nothing of what it missed.
+    fn on_caught_up(&mut self, at: MonotonicTime) {
+        self.last_caught_up = self.last_caught_up.max(Some(at));
+        if self.presence == Presence::Returned {
+            self.presence = Presence::There;
+        }
+        debug_assert!(self.last_caught_up >= Some(at), "nobody is late for having caught up");
+    }
+
     /// It is dead, as far as is known.
     pub(super) fn on_gone(&mut self) {
         let before = self.acknowledged;
-        self.gone = true;
+        self.presence = Presence::Gone;
+        self.arrivals.clear();
         self.reading_since = None;
         debug_assert_eq!(self.acknowledged, before, "what it acknowledged it holds");
         debug_assert!(self.reading_since.is_none(), "nobody reads for the dead");
@@ -293,7 +322,7 @@ impl FollowerProgress {
         }
         self.last_fetch = self.last_fetch.max(Some(at));
         self.last_counted = self.last_counted.max(Some(at));
-        self.last_caught_up = self.last_caught_up.max(Some(at));
+        self.on_caught_up(at);
         debug_assert!(self.last_caught_up >= Some(at), "a poll at the end is being caught up");
         debug_assert!(self.last_fetch >= Some(at), "and it is a fetch");
     }
@@ -377,7 +406,7 @@ impl FollowerProgress {
             is_fetching: self.is_fetching(now, bound),
             caught_up: self.last_caught_up.map(recent),
             arrivals: self.arrivals.iter().map(|(at, end)| (recent(*at), *end)).collect(),
-            gone: self.gone,
+            presence: self.presence,
             is_read_for: self.reading_since.is_some(),
             latest: self.latest,
         }
@@ -395,7 +424,7 @@ impl FollowerProgress {
             self.paused || self.throttles_itself || self.reading_since.is_some() || self.on_the_way.is_some();
         let bound = if owes_none { bound } else { bound.min(SILENT_AFTER) };
         let parked = self.parked_until.map(|until| until.min(now));
-        self.gone || self.last_fetch.is_none_or(|at| now.since(at.max(parked.unwrap_or(at))) > bound)
+        self.is_gone() || self.last_fetch.is_none_or(|at| now.since(at.max(parked.unwrap_or(at))) > bound)
     }
 
     fn open_arrival(&mut self, now: MonotonicTime, leader_end: Offset) {

@@ -99,6 +99,31 @@ fn it_waits_for_a_caught_up_replica_that_is_about_to_join() {
 }
 
 #[test]
+fn who_was_gone_and_missed_something_does_not_hold_it_until_it_has_caught_up_again() {
+    let mut leader = leader(&all());
+    send(&mut leader, 3, &fetch_of(3, 100), 1).unwrap();
+    send(&mut leader, 2, &fetch_of(2, 100), 2).unwrap();
+    leader.on_follower_gone(node(3), millis(3));
+    let without_3 = [member(1, 10), member(2, 20)];
+    leader.on_record(&record(&[1, 2, 3], &without_3, 7, 4), millis(4));
+    leader.on_append(offset(110), millis(5));
+    send(&mut leader, 2, &fetch_of(2, 110), 6).unwrap();
+    assert_eq!(leader.high_watermark(), offset(110));
+    // It is back after a moment, within the time in which it had been caught up, and fetches as fast as a throttle lets it.
+    for (now, end) in [(10, 120), (20, 130)] {
+        send(&mut leader, 3, &fetch_of(3, end - 20), now).unwrap();
+        leader.on_append(offset(end), millis(now + 1));
+        send(&mut leader, 2, &fetch_of(2, end), now + 2).unwrap();
+        assert_eq!(leader.high_watermark(), offset(end));
+    }
+    // It has what the log had when an earlier fetch of it arrived: from now on it is waited for.
+    send(&mut leader, 3, &fetch_of(3, 130), 30).unwrap();
+    leader.on_append(offset(140), millis(31));
+    send(&mut leader, 2, &fetch_of(2, 140), 32).unwrap();
+    assert_eq!(leader.high_watermark(), offset(130));
+}
+
+#[test]
 fn a_replica_that_stopped_long_ago_does_not_hold_it() {
     let mut leader = leader(&alone());
     send(&mut leader, 2, &fetch_of(2, 50), 1).unwrap();

@@ -35,7 +35,7 @@ mod isr_change;
 pub use description::FollowerRow;
 #[cfg(any(test, feature = "test-util"))]
 pub use essence::{FollowerOfLeader, LeaderEssence, PendingIsr};
-pub use follower_progress::Answered;
+pub use follower_progress::{Answered, Presence};
 pub use in_sync_replicas::{IsrOutcome, IsrProposal};
 
 use follower_progress::FollowerProgress;
