@@ -94,6 +94,8 @@ mod concurrency_test;
 #[cfg(test)]
 mod failed_flush_test;
 #[cfg(test)]
+mod loss_test;
+#[cfg(test)]
 mod producers_test;
 #[cfg(test)]
 mod random_walk_test;
