@@ -169,6 +169,12 @@ impl LedPartition {
         self.execute_effects();
     }
 
+    /// The agent of a follower that died refuses still.
+    pub(crate) fn on_follower_still_gone(&self, follower: NodeId) {
+        self.replica.on_follower_still_gone(follower, self.now());
+        self.execute_effects();
+    }
+
     /// Removes old segments. *Blocks.*
     pub(crate) fn apply_retention(&self) {
         match self.replica.apply_retention(self.context.clocks.wall_now()) {

@@ -40,7 +40,7 @@ use highwater_types::{
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use self::disk_failures::DiskFailures;
 use self::leaderships::Leaderships;
@@ -59,6 +59,9 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 
 /// The least time between two looks at all records: while thousands of partitions change, each look serves many changes.
 const LOOK_PAUSE: Duration = Duration::from_millis(5);
+
+/// How often followers whose agents refuse connections are looked at again: one may have been back for a moment, unseen.
+const GONE_AGAIN_EVERY: Duration = Duration::from_secs(1);
 
 /// What the manager does about a partition just now.
 #[derive(Debug)]
@@ -129,6 +132,8 @@ impl ReplicaManager {
         // When the records are looked at next, if nothing happens before.
         let mut next = Some(Instant::now());
         let mut last: Option<Instant> = None;
+        let mut gone_again = tokio::time::interval(GONE_AGAIN_EVERY);
+        gone_again.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let due = async {
                 match next {
@@ -147,6 +152,10 @@ impl ReplicaManager {
                     let gone = peers.borrow_and_update().agents_gone().clone();
                     self.on_agents_gone(gone);
                     true
+                }
+                _ = gone_again.tick(), if !self.agents_gone.is_empty() => {
+                    self.each_led(&self.agents_gone, LedPartition::on_follower_still_gone);
+                    false
                 }
                 () = due => {
                     let now = Arc::clone(&view.borrow_and_update());
@@ -236,13 +245,22 @@ impl ReplicaManager {
 
     /// Agents that died fetch no more: they are taken out of in-sync sets at once (design.md 6.6).
     fn on_agents_gone(&mut self, gone: BTreeSet<NodeId>) {
-        for follower in gone.difference(&self.agents_gone) {
+        self.each_led(gone.difference(&self.agents_gone), LedPartition::on_follower_gone);
+        self.agents_gone = gone;
+    }
+
+    /// Tells every partition that is led of these followers.
+    fn each_led<'a>(
+        &self,
+        followers: impl IntoIterator<Item = &'a NodeId>,
+        tell: impl Fn(&LedPartition, NodeId),
+    ) {
+        for follower in followers {
             for slot in self.slots.values() {
                 let Slot::Leading(partition) = slot else { continue };
-                partition.on_follower_gone(*follower);
+                tell(partition, *follower);
             }
         }
-        self.agents_gone = gone;
     }
 
     /// Begins to stand; `ordered` is told what came of it.

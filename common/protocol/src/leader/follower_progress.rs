@@ -78,6 +78,9 @@ pub enum Presence {
     Returned,
 }
 
+/// A follower whose port refuses, and that sent no fetch for so long, does not live.
+const QUIET: Duration = Duration::from_secs(1);
+
 /// What is known about a follower.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FollowerProgress {
@@ -425,6 +428,12 @@ impl FollowerProgress {
         let bound = if owes_none { bound } else { bound.min(SILENT_AFTER) };
         let parked = self.parked_until.map(|until| until.min(now));
         self.is_gone() || self.last_fetch.is_none_or(|at| now.since(at.max(parked.unwrap_or(at))) > bound)
+    }
+
+    /// Whether it is not known to be dead, but has sent no fetch for [`QUIET`], and has none that is parked.
+    pub(super) fn is_quiet(&self, now: MonotonicTime) -> bool {
+        let heard = self.last_fetch.max(self.parked_until.map(|until| until.min(now)));
+        !self.is_gone() && heard.is_none_or(|at| now.since(at) > QUIET)
     }
 
     fn open_arrival(&mut self, now: MonotonicTime, leader_end: Offset) {

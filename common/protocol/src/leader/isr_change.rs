@@ -34,6 +34,14 @@ impl LeaderPartition {
         self.check_bounds();
     }
 
+    /// The port of a follower that was gone refuses connections still. Where a fetch took its death back and none has come since,
+    /// it was back for a moment only, which nobody saw, and is dead again.
+    pub fn on_follower_still_gone(&mut self, follower: NodeId, now: MonotonicTime) {
+        if self.followers.get(&follower).is_some_and(|progress| progress.is_quiet(now)) {
+            self.on_follower_gone(follower, now);
+        }
+    }
+
     /// The session of `follower` polled at `at`, and this partition was in it, unchanged: a poll that no
     /// [`Self::on_follower_fetch`] reports. Call it before the append that ends equality (design.md 4): until then an idle
     /// member is in sync whatever the time.

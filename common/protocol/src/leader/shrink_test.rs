@@ -224,6 +224,26 @@ fn who_is_gone_stays_while_the_set_would_be_too_small_without_it() {
 }
 
 #[test]
+fn who_was_back_for_a_moment_that_nobody_saw_is_gone_again_and_who_fetches_is_not() {
+    let mut leader = in_sync(config());
+    leader.on_follower_gone(node(3), millis(20));
+    leader.on_isr_outcome(leader.partition_epoch(), &IsrOutcome::Conflict, millis(21));
+    leader.on_record(&record(&[1, 2, 3], &all(), 7, 4), millis(22));
+    drain(&mut leader);
+    send(&mut leader, 3, &fetch_of(3, 100), 30).unwrap();
+    drain(&mut leader);
+    for still_refused in [40, 1_000] {
+        leader.on_follower_still_gone(node(3), millis(still_refused));
+        assert_eq!(proposals(&mut leader), [], "it fetched since");
+    }
+    leader.on_follower_parked(node(3), millis(1_800));
+    leader.on_follower_still_gone(node(3), millis(2_500));
+    assert_eq!(proposals(&mut leader), [], "and that fetch was parked so long");
+    leader.on_follower_still_gone(node(3), millis(3_000));
+    assert_eq!(proposals(&mut leader), [proposal(4, &without_3())]);
+}
+
+#[test]
 fn who_was_gone_and_fetches_again_is_not_taken_out() {
     let mut leader = leader_with(LeaderConfig { min_insync_replicas: 3, ..config() }, &all());
     send(&mut leader, 3, &fetch_of(3, 100), 1).unwrap();

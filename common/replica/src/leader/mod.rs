@@ -249,6 +249,11 @@ impl<S: Storage> LeaderReplica<S> {
         self.core.lock().on_follower_gone(follower, now);
     }
 
+    /// As [`LeaderPartition::on_follower_still_gone`](highwater_protocol::leader::LeaderPartition::on_follower_still_gone).
+    pub fn on_follower_still_gone(&self, follower: NodeId, now: MonotonicTime) {
+        self.core.lock().on_follower_still_gone(follower, now);
+    }
+
     /// Time passed.
     pub fn on_tick(&self, now: MonotonicTime) {
         self.core.lock().on_tick(now);
