@@ -49,8 +49,8 @@ fn a_seed_gives_the_same_run_twice_byte_for_byte() {
 }
 
 /// Each rule that is broken on purpose, with the number of seeds within which that must be seen. The unbroken code survives ten
-/// times the largest of them in the tier `long`, three times in `ci`. A second line, whose breach costs nothing while the first one holds, is
-/// planted with that: what the pair then costs, the first fault alone does not.
+/// times the largest of them in the tier `long`, three times in `ci`. A second line, whose breach costs nothing while the first
+/// one holds, is planted with that: what the pair then costs, the first fault alone does not.
 const CAUGHT_WITHIN: &[(&[PlantedFault], u64)] = &[
     (&[PlantedFault::AcknowledgeUnflushed], 50),
     (&[PlantedFault::AdvanceBelowMinIsr], 50),
@@ -74,14 +74,15 @@ const CAUGHT_WITHIN: &[(&[PlantedFault], u64)] = &[
     (&[PlantedFault::HighWatermarkFalls], 50),
     (&[PlantedFault::IncarnationReadBeforeLock], 300),
     (&[PlantedFault::JoiningNotCounted], 50),
+    (&[PlantedFault::LateDivergingAnswerApplied], 500),
     (&[PlantedFault::LeaderCountsUnflushed], 50),
     (&[PlantedFault::LossNotNoted], 100),
     (&[PlantedFault::NoEpochAtLeaderStart], 100),
     (&[PlantedFault::NoGraceAtLeaderStart], 50),
     (&[PlantedFault::OldIncarnationCounts], 300),
     (&[PlantedFault::OneRoundTruncation], 300),
-    (&[PlantedFault::OpenedUnflushed], 100),
-    (&[PlantedFault::OvertakenFetchCounts], 300),
+    (&[PlantedFault::OpenedUnflushed], 400),
+    (&[PlantedFault::OvertakenFetchCounts], 600),
     (&[PlantedFault::ParkedFetchCounts], 50),
     (&[PlantedFault::ProducersForgottenAtStart], 50),
     (&[PlantedFault::RebootKeepsIncarnation], 300),
@@ -89,6 +90,7 @@ const CAUGHT_WITHIN: &[(&[PlantedFault], u64)] = &[
     (&[PlantedFault::RemovedBeforeAdded], 300),
     (&[PlantedFault::RestoredDiskStands], 300),
     (&[PlantedFault::ShrinkCountedEarly], 100),
+    (&[PlantedFault::StaleAnswerApplied], 300),
     (&[PlantedFault::TruncateToHighWatermarkAtStart], 100),
     (&[PlantedFault::TruncationKeepsProducers], 300),
     (&[PlantedFault::UndefinedCuts, PlantedFault::NoEpochAtLeaderStart], 300),
@@ -98,13 +100,10 @@ const CAUGHT_WITHIN: &[(&[PlantedFault], u64)] = &[
     (&[PlantedFault::WriteWithoutLock], 100),
 ];
 
-/// Rules whose breach the simulation sees, but in more seeds than are run here: each leaves a moment open in which a cut goes
-/// wrong, between the arrival of an acknowledgement and its answer. The exploration (`explore.rs`) finds all but the last one,
-/// which is a second line behind the others.
-const IN_MORE_SEEDS: &[PlantedFault] = &[
+/// Rules that these seeds do not show broken. The first leaves a moment open that few runs come to; the exploration
+/// (`explore.rs`) finds it. The others are second lines: what they let through nobody asks for while a late answer is not applied.
+const NOT_SHOWN: &[PlantedFault] = &[
     PlantedFault::UnfencedTruncation,
-    PlantedFault::StaleAnswerApplied,
-    PlantedFault::LateDivergingAnswerApplied,
     PlantedFault::CutKeepsIncarnation,
     PlantedFault::CutBelowHighWatermark,
 ];
@@ -112,7 +111,7 @@ const IN_MORE_SEEDS: &[PlantedFault] = &[
 #[test]
 fn no_planted_fault_is_forgotten() {
     let seen: Vec<_> = CAUGHT_WITHIN.iter().flat_map(|(faults, _)| faults.iter()).collect();
-    let is_listed = |fault: &PlantedFault| seen.contains(&fault) != IN_MORE_SEEDS.contains(fault);
+    let is_listed = |fault: &PlantedFault| seen.contains(&fault) != NOT_SHOWN.contains(fault);
     let forgotten: Vec<_> = PlantedFault::ALL.iter().filter(|fault| !is_listed(fault)).collect();
     assert!(forgotten.is_empty(), "neither caught nor said not to be, or both: {forgotten:?}");
 }

@@ -181,6 +181,10 @@ impl Cluster {
         {
             *acknowledged = (*acknowledged).min(end);
         }
+        // A cut that the disk's end interrupted may have taken all that it was to take.
+        if self.nodes[node].disk.is_stopped() {
+            self.nodes[node].acknowledged[partition] = None;
+        }
         self.absorb(node, partition, step);
     }
 

@@ -119,13 +119,17 @@ impl History {
         }
         let from = batches.partition_point(|batch| batch.base < self.committed_end);
         let new = batches.iter().skip(from).filter(|batch| batch.next <= high_watermark);
-        self.committed.extend(new.map(|batch| (batch.base, *batch)));
+        for batch in new {
+            self.given_up.remove(&key(batch));
+            self.committed.insert(batch.base, *batch);
+        }
         self.committed_end = high_watermark;
     }
 
     fn commit_passed_over(&mut self, batches: &[Batch], high_watermark: Offset) {
         for batch in batches.iter().filter(|batch| batch.next <= high_watermark) {
             if self.survived.get(&batch.base) == Some(batch) {
+                self.given_up.remove(&key(batch));
                 self.committed.insert(batch.base, *batch);
                 self.committed_end = self.committed_end.max(batch.next);
             } else if !self.was_committed(batch) {
@@ -152,11 +156,11 @@ impl History {
             self.given_up.extend(gone);
             told.retain(|_, batch| survives(batch));
         }
-        self.given_up.retain(|(base, epoch, crc)| {
-            self.survived.get(base).is_none_or(|batch| (batch.epoch, batch.crc) != (*epoch, *crc))
-        });
         let known = log.iter().filter(|batch| batch.next <= high_watermark);
-        self.committed.extend(known.map(|batch| (batch.base, *batch)));
+        for batch in known {
+            self.given_up.remove(&key(batch));
+            self.committed.insert(batch.base, *batch);
+        }
         let end = self.committed.values().next_back().map(|batch| batch.next);
         self.committed_end = end.unwrap_or_default().max(high_watermark);
         self.highest_end = self.highest_end.max(self.committed_end);

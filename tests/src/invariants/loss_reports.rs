@@ -17,7 +17,10 @@ pub(super) fn check(view: &PartitionView<'_>) -> Result<(), String> {
             if view.history.is_given_up(gone) && !is_told {
                 return Err(format!("node {} was cut {gone:?}, and reports {loss:?}", replica.node));
             }
-            let is_certain = loss.is_some_and(|loss| loss.from <= gone.base && gone.next <= loss.committed);
+            // A report of an earlier cut says nothing of this one.
+            let is_new = replica.before.is_none_or(|before| before.loss != loss);
+            let is_certain =
+                is_new && loss.is_some_and(|loss| loss.from <= gone.base && gone.next <= loss.committed);
             if is_certain && !view.history.was_committed(gone) {
                 return Err(format!(
                     "node {} reports {gone:?} as committed, which it never was",

@@ -110,8 +110,8 @@ fn who_was_gone_and_missed_something_does_not_hold_it_until_it_has_caught_up_aga
     send(&mut leader, 2, &fetch_of(2, 110), 6).unwrap();
     assert_eq!(leader.high_watermark(), offset(110));
     // It is back after a moment, within the time in which it had been caught up, and fetches as fast as a throttle lets it.
-    for (now, end) in [(10, 120), (20, 130)] {
-        send(&mut leader, 3, &fetch_of(3, end - 20), now).unwrap();
+    for (now, held, end) in [(10, 100, 120), (20, 105, 130)] {
+        send(&mut leader, 3, &fetch_of(3, held), now).unwrap();
         leader.on_append(offset(end), millis(now + 1));
         send(&mut leader, 2, &fetch_of(2, end), now + 2).unwrap();
         assert_eq!(leader.high_watermark(), offset(end));

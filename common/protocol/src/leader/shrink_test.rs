@@ -227,10 +227,9 @@ fn who_is_gone_stays_while_the_set_would_be_too_small_without_it() {
 fn who_was_back_for_a_moment_that_nobody_saw_is_gone_again_and_who_fetches_is_not() {
     let mut leader = in_sync(config());
     leader.on_follower_gone(node(3), millis(20));
-    leader.on_isr_outcome(leader.partition_epoch(), &IsrOutcome::Conflict, millis(21));
-    leader.on_record(&record(&[1, 2, 3], &all(), 7, 4), millis(22));
-    drain(&mut leader);
-    send(&mut leader, 3, &fetch_of(3, 100), 30).unwrap();
+    send(&mut leader, 3, &fetch_of(3, 100), 21).unwrap();
+    leader.on_isr_outcome(leader.partition_epoch(), &IsrOutcome::Conflict, millis(22));
+    leader.on_record(&record(&[1, 2, 3], &all(), 7, 4), millis(23));
     drain(&mut leader);
     for still_refused in [40, 1_000] {
         leader.on_follower_still_gone(node(3), millis(still_refused));

@@ -3,7 +3,7 @@
 //! What must hold: the log is looked at while the core is locked, so that no high watermark is seen beside an older log end
 //! (S22).
 
-use highwater_log::{Damage, LogRead, ReadError, ReadLimits, Storage, TimestampHit};
+use highwater_log::{LogRead, OffsetRange, ReadError, ReadLimits, Storage, TimestampHit};
 use highwater_protocol::delayed_fetch::{FetchCompletion, Probe, ProbeFacts};
 use highwater_protocol::fetch::{
     FetchPartition, LostRange, Position, ReadPlan, Requester, check_epoch, check_position, epoch_end_offset,
@@ -50,13 +50,12 @@ impl<S: Storage> LeaderReplica<S> {
             return Vec::new();
         }
         let epochs = self.log.epochs();
-        let lost = |d: &Damage| {
-            let began = epochs.entries().iter().filter(|entry| d.range.contains(entry.start));
-            LostRange { start: d.range.start, end: d.range.end, epochs: began.copied().collect() }
+        let lost = |range: OffsetRange| {
+            let began = epochs.entries().iter().filter(|entry| range.contains(entry.start));
+            LostRange { start: range.start, end: range.end, epochs: began.copied().collect() }
         };
-        let mut lost: Vec<_> = damage.iter().map(lost).collect();
-        lost.sort_unstable_by_key(|range| range.start);
-        lost
+        // What was lost twice, once more of it than before, is told once.
+        OffsetRange::merged(damage.iter().map(|d| d.range)).into_iter().map(lost).collect()
     }
 
     /// Records are read for a follower from now on, until [`Self::on_follower_answered`]: that time is not its lag.
