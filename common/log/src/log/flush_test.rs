@@ -3,8 +3,8 @@
 use nix::libc;
 
 use super::fixture_test::{
-    NOW, SimTestDisk, TestDisk, batch, batch_dated, e, hw, inc, kill, lead, o, on_both_disks, open, options,
-    read_all, small_config, try_open,
+    NOW, OTHER_BOOT, SimTestDisk, TestDisk, batch, batch_dated, e, hw, inc, kill, lead, o, on_both_disks,
+    open, options, read_all, small_config, try_open,
 };
 use crate::checkpoint::{CheckpointFile, CheckpointState};
 use crate::storage::StorageOperation;
@@ -178,6 +178,30 @@ fn a_process_that_dies_between_a_failed_flush_and_its_note_has_lost_its_vote() {
         is_shorter
     });
     assert!((1..20).contains(&shorter.count()), "the kernel drops some of it, or nothing");
+}
+
+#[test]
+fn what_a_failed_flush_left_in_the_cache_of_a_dead_process_is_not_taken_for_flushed() {
+    let mut shorter = 0;
+    for seed in 0..40 {
+        let mut disk = SimTestDisk::seeded(seed);
+        let (log, _) = open(&disk, LogConfig::default());
+        lead(&log, 0, 410, 2);
+        disk.disk.fail_next(StorageOperation::Sync, log.view.load().active.segment.file().path(), libc::EIO);
+        log.flush().unwrap_err();
+        kill(log);
+        let (log, report) = open(&disk, LogConfig::default());
+        assert_eq!(report.renewal, None, "nothing of it was acknowledged");
+        let (flushed, bytes) = (log.flushed(), read_all(&log, o(0)));
+        assert_eq!(log.log_end(), flushed, "an opening flushes");
+        kill(log);
+        disk.power_loss();
+        let after_boot = OpenOptions { boot_id: OTHER_BOOT, ..options(LogConfig::default()) };
+        let (log, _) = try_open(&disk, after_boot).unwrap();
+        assert_eq!((log.log_end(), read_all(&log, o(0))), (flushed, bytes), "seed {seed}");
+        shorter += u32::from(flushed < o(820));
+    }
+    assert!((1..40).contains(&shorter), "the kernel drops some of it, or nothing");
 }
 
 #[test]

@@ -144,10 +144,16 @@ impl<'a, S: Storage> Opening<'a, S> {
         Ok(view)
     }
 
-    /// A flush began that nothing says the end of: it may have failed, and then the kernel keeps pages for good that never
-    /// reached the disk, and drops them when it likes. What it holds for clean is read from the disk.
+    /// A flush may have begun that nothing says the end of: it may have failed, and then the kernel keeps pages for good that
+    /// never reached the disk, and drops them when it likes. What it holds for clean is read from the disk. Under `page-cache`
+    /// the flush was noted; under `fsync` none is, because what is not known to be flushed counts for nothing, so that may be so
+    /// whenever the log was not closed in order: else this opening would flush nothing, and call it flushed.
     fn distrust_cached_pages(&self, segments: &[SegmentFiles]) -> StorageResult<()> {
-        if self.state.flush_target <= self.state.recovery_point {
+        let may_have_failed = match self.options.config.durability {
+            Durability::Fsync => !self.state.clean,
+            Durability::PageCache => self.state.flush_target > self.state.recovery_point,
+        };
+        if !may_have_failed {
             return Ok(());
         }
         let ends = segments.iter().skip(1).map(|next| Some(next.base)).chain([None]);
