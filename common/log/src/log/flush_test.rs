@@ -345,7 +345,7 @@ fn a_replica_that_cannot_renew_does_not_open() {
     let slots = log.directory().join("checkpoint");
     kill(log);
     disk.disk.fail_next(StorageOperation::Write, &slots, libc::EIO);
-    let again = OpenOptions { boot_id: super::fixture_test::OTHER_BOOT, ..options(config) };
+    let again = OpenOptions { boot_id: OTHER_BOOT, ..options(config) };
     assert!(try_open(&disk, again.clone()).is_err());
     assert!(try_open(&disk, again).unwrap().1.renewal.is_some());
 }
@@ -360,6 +360,6 @@ fn an_incarnation_that_a_failed_opening_left_unflushed_is_durable_once_the_log_i
     let incarnation = log.incarnation();
     drop(log);
     disk.power_loss();
-    let again = OpenOptions { boot_id: super::fixture_test::OTHER_BOOT, ..options(LogConfig::default()) };
+    let again = OpenOptions { boot_id: OTHER_BOOT, ..options(LogConfig::default()) };
     assert_eq!(try_open(&disk, again).unwrap().0.incarnation(), incarnation);
 }
