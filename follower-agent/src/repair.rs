@@ -1,11 +1,10 @@
 //! Repair of damage (design.md 2): ranges of acknowledged records that this disk lost are read from the leader again.
 //!
 //! What must hold: it reads as a consumer does, so below the leader's high watermark, and acknowledges nothing by it; which
-//! batches are taken says `highwater_replica::Refill`.
-//! The log checks them once more before they are written. Until then the replica acknowledges nothing from the damage on,
-//! which is the core's rule. A lost tail is no matter of repair: replication fills it. What the leader has lost as well is
-//! left to the next leader. Damage is rare, so one range after
-//! the other is repaired, and what does not succeed is tried again in the next pass.
+//! batches are taken says `highwater_replica::Refill`, and the log checks them once more before they are written. Until then
+//! the replica acknowledges nothing from the damage on, which is the core's rule. A lost tail is no matter of repair:
+//! replication fills it. What the leader has lost as well is left to the next leader. Damage is rare, so one range after the
+//! other is repaired, and what does not succeed is tried again in the next pass.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use highwater_client::{Client, ClientConfig, Producer, ProducerConfig, ProducerRecord};
 use highwater_types::Program;
-use system_tests::cluster::Cluster;
+use system_tests::cluster::{Cluster, ServerId};
 use system_tests::tier::rounds;
 use system_tests::trio::{
     NODES, TOPIC, leader, three_nodes_with_topic, until_all_in_sync, until_other_leader,
@@ -99,13 +99,13 @@ fn all_rounds() -> u32 {
     rounds(4, 20)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_killed_leader_svc_is_replaced_within_half_a_second() {
+/// Kills the program that `whom` names of the leader's node, round by round.
+async fn killed(what: &str, whom: impl Fn(i32) -> ServerId) {
     let mut cluster = three_nodes_with_topic("fsync").await;
     let load = Load::start(&cluster).await;
     let mut gaps = Vec::new();
     for _ in 0..all_rounds() {
-        let id = (leader(&cluster).await, Program::LeaderSvc);
+        let id = whom(leader(&cluster).await);
         cluster.server_mut(id).kill();
         let since = Instant::now();
         load.until_acknowledged(since).await;
@@ -115,28 +115,19 @@ async fn a_killed_leader_svc_is_replaced_within_half_a_second() {
     }
     load.end().await;
     let aim = Duration::from_millis(500);
-    report("kill -9 of the leader-svc", aim, 10 * aim, gaps);
+    report(what, aim, 10 * aim, gaps);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_leader_svc_is_replaced_within_half_a_second() {
+    killed("kill -9 of the leader-svc", |leads| (leads, Program::LeaderSvc)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_agent_of_a_follower_in_sync_holds_acknowledgements_up_for_less_than_half_a_second() {
-    let mut cluster = three_nodes_with_topic("fsync").await;
-    let load = Load::start(&cluster).await;
-    let mut gaps = Vec::new();
-    for _ in 0..all_rounds() {
-        let leads = leader(&cluster).await;
-        let follower = NODES.into_iter().find(|node| *node != leads).expect("there are three");
-        let id = (follower, Program::FollowerAgent);
-        cluster.server_mut(id).kill();
-        let since = Instant::now();
-        load.until_acknowledged(since).await;
-        gaps.push(load.gap(since));
-        cluster.start_and_wait(id).await;
-        until_all_in_sync(&cluster).await;
-    }
-    load.end().await;
-    let aim = Duration::from_millis(500);
-    report("kill -9 of the agent of a follower in sync", aim, 10 * aim, gaps);
+    let follower = |leads| NODES.into_iter().find(|node| *node != leads).expect("there are three");
+    let what = "kill -9 of the agent of a follower in sync";
+    killed(what, |leads| (follower(leads), Program::FollowerAgent)).await;
 }
 
 /// Both programs are stopped: ports accept, and nothing is ever answered.

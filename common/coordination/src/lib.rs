@@ -45,7 +45,7 @@ pub use node_record::{
 pub use open::open_etcd;
 pub use rules::{check_change, check_creation};
 pub use takeover::{
-    UncleanOrder, preferred_leader, resignation, successor, take_over, take_over_delay, unclean_delay,
-    unclean_leadership,
+    UncleanOrder, next_leadership, preferred_leader, resignation, successor, take_over, take_over_delay,
+    unclean_delay, unclean_leadership,
 };
 pub use view::{ClusterView, ViewChanges, ViewPublisher};

@@ -15,7 +15,32 @@ use highwater_types::planted::{PlantedFault, is_planted};
 use highwater_types::{IsrMember, NodeId, PartitionRecord, Resignation, UncleanElection};
 
 use crate::election::lead;
-use crate::{Candidate, Ineligible};
+use crate::{Candidate, Ineligible, first_leadership, renewed_leadership};
+
+/// The record in which `candidate` leads: the first leadership of a new partition, another epoch of its own, or one that it takes
+/// over; where it is not electable, and `order` allows that, uncleanly.
+///
+/// # Errors
+/// As the election that it is.
+pub fn next_leadership(
+    record: &PartitionRecord,
+    candidate: &Candidate,
+    order: UncleanOrder,
+) -> Result<PartitionRecord, Ineligible> {
+    let proposal = if record.is_new() {
+        first_leadership(record, candidate)
+    } else if record.leader == Some(candidate.node) {
+        renewed_leadership(record, candidate)
+    } else {
+        take_over(record, candidate)
+    };
+    match proposal {
+        Err(Ineligible::NotElectable { .. }) if order != UncleanOrder::None => {
+            unclean_leadership(record, candidate, order)
+        }
+        proposal => proposal,
+    }
+}
 
 /// The record in which `candidate` leads in a new epoch, in the place of a leader that is dead or has resigned. A dead leader
 /// leaves the in-sync set, because nothing may wait for it; one that resigned stays.

@@ -229,3 +229,20 @@ fn who_may_lack_records_waits_for_every_member_that_may_come_and_for_those_befor
     let new = PartitionRecord { leader: None, leader_epoch: None, isr: Vec::new(), ..record.clone() };
     assert_eq!(unclean_delay(&new, node(3), STAGGER, none, none), None, "nothing can be missing yet");
 }
+
+#[test]
+fn what_a_candidate_may_take_follows_from_the_record_and_uncleanly_only_by_an_order() {
+    let new = PartitionRecord::new(led(&[1, 2], &[1]).id(), vec![node(1), node(2)]);
+    let record = led(&[1, 2, 3], &[1, 2]);
+    let of = |record, raw, order| next_leadership(record, &candidate(raw), order);
+    assert_eq!(of(&new, 1, UncleanOrder::None), first_leadership(&new, &candidate(1)));
+    assert_eq!(of(&record, 1, UncleanOrder::Person), renewed_leadership(&record, &candidate(1)));
+    assert_eq!(
+        of(&record, 2, UncleanOrder::Person),
+        take_over(&record, &candidate(2)),
+        "without loss where it can be"
+    );
+    assert!(matches!(of(&record, 3, UncleanOrder::None), Err(Ineligible::NotElectable { .. })));
+    let unclean = of(&record, 3, UncleanOrder::Person).unwrap();
+    assert_eq!((unclean.leader, unclean.unclean.is_some()), (Some(node(3)), true));
+}

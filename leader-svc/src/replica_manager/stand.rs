@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_coordination::{
-    Candidate, CasOutcome, CoordinationError, Ineligible, UncleanOrder, first_leadership, renewed_leadership,
-    take_over, unclean_leadership,
+    Candidate, CasOutcome, CoordinationError, Ineligible, UncleanOrder, next_leadership,
 };
 use highwater_log::{LockGuard, OnDamage, OsStorage};
 use highwater_protocol::leader::LeaderConfig;
@@ -114,7 +113,7 @@ async fn try_to_lead(
         highest_epoch: replica.report().highest_leader_epoch,
         log_end: replica.log_end(),
     };
-    let proposal = match propose(record, &candidate, order) {
+    let proposal = match next_leadership(record, &candidate, order) {
         Ok(proposal) => proposal,
         Err(why) => {
             give_back(replica).await;
@@ -128,27 +127,6 @@ async fn try_to_lead(
             give_back(replica).await;
             Stood::Lost
         }
-    }
-}
-
-/// The record in which `candidate` leads; without loss, if it can be.
-fn propose(
-    record: &PartitionRecord,
-    candidate: &Candidate,
-    order: UncleanOrder,
-) -> Result<PartitionRecord, Ineligible> {
-    let proposal = if record.is_new() {
-        first_leadership(record, candidate)
-    } else if record.leader == Some(candidate.node) {
-        renewed_leadership(record, candidate)
-    } else {
-        take_over(record, candidate)
-    };
-    match proposal {
-        Err(Ineligible::NotElectable { .. }) if order != UncleanOrder::None => {
-            unclean_leadership(record, candidate, order)
-        }
-        proposal => proposal,
     }
 }
 

@@ -4,10 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use highwater_coordination::{
-    Candidate, CasOutcome, Ineligible, UncleanOrder, first_leadership, renewed_leadership, take_over,
-    unclean_leadership,
-};
+use highwater_coordination::{Candidate, CasOutcome, Ineligible, UncleanOrder, next_leadership};
 use highwater_log::OnDamage;
 use highwater_log::checkpoint::CheckpointFile;
 use highwater_log::storage::sim::SimStorage;
@@ -91,7 +88,7 @@ impl Cluster {
             None
         };
         if let Some(candidate) = peeked.filter(|_| before_lock) {
-            let proposal = propose(record, &candidate, order);
+            let proposal = next_leadership(record, &candidate, order);
             self.stand_with(node, partition, record, proposal, None);
             return Ok(true);
         }
@@ -109,7 +106,7 @@ impl Cluster {
             highest_epoch: open.report().highest_leader_epoch,
             log_end: open.log_end(),
         };
-        let proposal = propose(record, &candidate, order);
+        let proposal = next_leadership(record, &candidate, order);
         self.stand_with(node, partition, record, proposal, Some(open));
         Ok(true)
     }
@@ -285,27 +282,6 @@ impl Cluster {
         let found = versions.iter().rposition(|v| v.partition_epoch == record.partition_epoch);
         let known = &mut self.nodes[node].program_mut(which).known[partition];
         *known = found.map_or(*known, |version| version.max(*known));
-    }
-}
-
-/// The record in which the candidate leads; without loss, if it can be.
-fn propose(
-    record: &PartitionRecord,
-    candidate: &Candidate,
-    order: UncleanOrder,
-) -> Result<PartitionRecord, Ineligible> {
-    let proposal = if record.is_new() {
-        first_leadership(record, candidate)
-    } else if record.leader == Some(candidate.node) {
-        renewed_leadership(record, candidate)
-    } else {
-        take_over(record, candidate)
-    };
-    match proposal {
-        Err(Ineligible::NotElectable { .. }) if order != UncleanOrder::None => {
-            unclean_leadership(record, candidate, order)
-        }
-        proposal => proposal,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use highwater_coordination::{Candidate, CasOutcome, first_leadership, renewed_leadership, take_over};
+use highwater_coordination::{Candidate, CasOutcome, UncleanOrder, next_leadership};
 use highwater_protocol::leader::{LeaderPartition, LeaderStart};
 use highwater_types::planted::{PlantedFault, is_planted};
 use highwater_types::{MonotonicTime, PartitionRecord};
@@ -24,15 +24,7 @@ impl State {
             highest_epoch: twin.log.highest_epoch.max(twin.log.last_epoch()),
             log_end: twin.log.end(),
         };
-        let record = &self.record;
-        let proposal = if record.is_new() {
-            first_leadership(record, &candidate)
-        } else if record.leader == Some(candidate.node) {
-            renewed_leadership(record, &candidate)
-        } else {
-            take_over(record, &candidate)
-        };
-        proposal.ok()
+        next_leadership(&self.record, &candidate, UncleanOrder::None).ok()
     }
 
     /// The first leadership of a new partition is not counted.

@@ -56,8 +56,9 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// Makes a segment of the records of a range that no segment holds; the next one begins at `next_base` at the latest. It gets its name when it is whole and flushed; until the
-    /// damage is noted as repaired, it is checked whenever the log is opened.
+    /// Makes a segment of the records of a range that no segment holds; the next one begins at `next_base` at the latest. It
+    /// gets its name when it is whole and flushed; until the damage is noted as repaired, it is checked whenever the log is
+    /// opened.
     fn refill(
         &self,
         view: &View<S>,

@@ -69,8 +69,8 @@ impl FollowerPartition {
         self.check_bounds();
     }
 
-    /// The log was cut, restarted, reopened, led over what the leader lost, or its incarnation renewed: this is what it is now. Fetching goes on from its
-    /// end.
+    /// The log was cut, restarted, reopened, led over what the leader lost, or its incarnation renewed: this is what it is
+    /// now. Fetching goes on from its end.
     pub fn on_log_replaced(&mut self, log: LogState, incarnation: Incarnation, damage: Vec<Range<Offset>>) {
         if incarnation != self.incarnation {
             self.acknowledged_sent = None;
