@@ -88,7 +88,7 @@ pub(crate) struct Account {
     pub(crate) ledgers: Vec<(PartitionIndex, Ledger)>,
     /// From the sending of a record to its acknowledgement, in microseconds.
     pub(crate) latencies: Histogram<u64>,
-    /// The longest time between two acknowledgements of each partition, of those that were measured.
+    /// The longest time in which a record of the partition waited and none was acknowledged, of those that were measured.
     pub(crate) pauses: BTreeMap<PartitionIndex, Duration>,
 }
 
@@ -247,7 +247,9 @@ impl Collector {
         self.latencies.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX));
         let last = self.last.replace(Instant::now());
         if let Some(since) = self.progress.measuring_since.get() {
-            self.longest_pause = self.longest_pause.max(Some(last.unwrap_or(*since).elapsed()));
+            // Before the record was sent, nobody waited.
+            let pause = last.unwrap_or(*since).elapsed().min(latency);
+            self.longest_pause = self.longest_pause.max(Some(pause));
         }
         self.progress.records.fetch_add(1, Ordering::Relaxed);
         self.progress.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -285,16 +287,18 @@ mod tests {
         let progress = Arc::<Progress>::default();
         let partition = PartitionIndex::new(0).unwrap();
         let mut collector = Collector::new(partition, Arc::clone(&progress), CancellationToken::new());
-        let acknowledge = |collector: &mut Collector, pause: Duration| {
+        let acknowledge = |collector: &mut Collector, pause: Duration, waited: Duration| {
             collector.last = collector.last.and_then(|last| last.checked_sub(pause));
-            collector.acknowledged(None, 1, 0, Duration::ZERO);
+            collector.acknowledged(None, 1, 0, waited);
             collector.longest_pause.map(|longest| longest.as_secs())
         };
-        assert_eq!(acknowledge(&mut collector, Duration::ZERO), None);
-        assert_eq!(acknowledge(&mut collector, Duration::from_secs(60)), None);
+        let [three, seven, minute] = [3, 7, 60].map(Duration::from_secs);
+        assert_eq!(acknowledge(&mut collector, Duration::ZERO, minute), None);
+        assert_eq!(acknowledge(&mut collector, minute, minute), None);
         progress.begin_to_measure_pauses();
-        assert_eq!(acknowledge(&mut collector, Duration::from_secs(7)), Some(7));
-        assert_eq!(acknowledge(&mut collector, Duration::from_secs(3)), Some(7));
+        assert_eq!(acknowledge(&mut collector, seven, minute), Some(7));
+        assert_eq!(acknowledge(&mut collector, three, minute), Some(7));
+        assert_eq!(acknowledge(&mut collector, minute, three), Some(7), "nothing was sent for most of it");
     }
 
     #[test]

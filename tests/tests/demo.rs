@@ -138,7 +138,7 @@ fn takes_over(nodes: &Path, output: &str, records: u64) {
     let leader = number_after(led.lines().last().expect("a line"), "  node ");
     assert_ne!(killed, leader, "{output}");
     assert!(
-        output.contains(&format!("longest gap between two acknowledgements where node {killed} led: ")),
+        output.contains(&format!("longest wait without an acknowledgement where node {killed} led: ")),
         "{output}"
     );
     assert!(output.contains(&format!("node {killed} is started again")), "{output}");

@@ -72,7 +72,7 @@ fn pause(account: &Account, killed: &Killed) -> Option<String> {
     let pauses = account.pauses.iter().filter(|(partition, _)| killed.led.contains_key(partition));
     let longest = pauses.map(|(_, pause)| *pause).max()?;
     Some(format!(
-        "longest gap between two acknowledgements where node {} led: {}\n",
+        "longest wait without an acknowledgement where node {} led: {}\n",
         killed.node,
         time(longest)
     ))
