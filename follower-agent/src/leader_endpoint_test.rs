@@ -94,6 +94,7 @@ fn request() -> FetchRequest {
     FetchRequest {
         cluster: None,
         replica: NodeId::new(2),
+        repair: false,
         session_id: 0,
         session_epoch: -1,
         max_wait: Duration::ZERO,

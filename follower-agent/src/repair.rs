@@ -1,8 +1,9 @@
 //! Repair of damage (design.md 2): ranges of acknowledged records that this disk lost are read from the leader again.
 //!
-//! What must hold: it reads as a consumer does, so below the leader's high watermark, and acknowledges nothing by it; which
-//! batches are taken says `highwater_replica::Refill`, and the log checks them once more before they are written. Until then
-//! the replica acknowledges nothing from the damage on, which is the core's rule. A lost tail is no matter of repair:
+//! What must hold: it acknowledges nothing by what it reads. Which batches are taken says `highwater_replica::Refill`, and the
+//! log checks them once more before they are written. Until then the replica acknowledges nothing from the damage on, which is
+//! the core's rule. It reads up to the leader's log end, as followers do: a leader that stands alone below
+//! `min.insync.replicas` has a high watermark that moves only once this replica joins, and it joins only once it is whole. A lost tail is no matter of repair:
 //! replication fills it. What the leader has lost as well is left to the next leader. Damage is rare, so one range after the
 //! other is repaired, and what does not succeed is tried again in the next pass.
 
@@ -100,25 +101,14 @@ impl<C: Connector> Repair<C> {
         from: Offset,
     ) -> Result<Bytes, String> {
         let partition = FetchPartition {
-            topic: TopicRef::Id(id.topic_id),
-            partition: id.partition,
-            incarnation: None,
             current_leader_epoch: Some(epoch),
-            fetch_offset: from,
-            acknowledged_offset: None,
-            last_fetched_epoch: None,
-            log_start: None,
-            high_watermark: None,
-            max_bytes: self.fetch_max_bytes,
-            paused: false,
-            throttled: false,
-            suspended: false,
-            order: None,
+            ..FetchPartition::reading(TopicRef::Id(id.topic_id), id.partition, from, self.fetch_max_bytes)
         };
         let request = FetchRequest {
             cluster: Some(self.cluster.clone()),
             // Not as a replica: what is read here acknowledges nothing.
             replica: None,
+            repair: true,
             session_id: 0,
             session_epoch: NO_SESSION,
             max_wait: Duration::ZERO,

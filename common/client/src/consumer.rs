@@ -253,25 +253,15 @@ impl Reader {
     }
 
     async fn fetch_once(&self, leader: Leader, offset: Offset) -> Result<Fetched, TryError> {
+        let topic = TopicRef::Both { name: self.partition.topic.clone(), id: self.topic_id };
         let asked = FetchPartition {
-            topic: TopicRef::Both { name: self.partition.topic.clone(), id: self.topic_id },
-            partition: self.partition.partition,
-            incarnation: None,
             current_leader_epoch: Some(leader.epoch),
-            fetch_offset: offset,
-            acknowledged_offset: None,
-            last_fetched_epoch: None,
-            log_start: None,
-            high_watermark: None,
-            max_bytes: self.config.max_bytes,
-            paused: false,
-            throttled: false,
-            suspended: false,
-            order: None,
+            ..FetchPartition::reading(topic, self.partition.partition, offset, self.config.max_bytes)
         };
         let request = encode_request(FetchRequest {
             cluster: None,
             replica: None,
+            repair: false,
             session_id: 0,
             session_epoch: -1,
             max_wait: self.config.max_wait,

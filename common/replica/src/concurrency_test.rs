@@ -14,22 +14,7 @@ fn offset(raw: i64) -> Offset {
 }
 
 fn consumer_fetch(from: Offset) -> FetchPartition {
-    FetchPartition {
-        topic: TopicRef::Id(partition().topic_id),
-        partition: partition().partition,
-        incarnation: None,
-        current_leader_epoch: None,
-        fetch_offset: from,
-        acknowledged_offset: None,
-        last_fetched_epoch: None,
-        log_start: None,
-        high_watermark: None,
-        max_bytes: 400,
-        paused: false,
-        throttled: false,
-        suspended: false,
-        order: None,
-    }
+    FetchPartition::reading(TopicRef::Id(partition().topic_id), partition().partition, from, 400)
 }
 
 #[test]

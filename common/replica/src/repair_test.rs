@@ -1,12 +1,13 @@
 //! Real logs with damage, and what a repair brings back (design.md 2).
 
 use bytes::Bytes;
+use highwater_protocol::fetch::{FetchPartition, Requester, TopicRef};
 use highwater_log::storage::sim::SimStorage;
-use highwater_log::{OffsetRange, ReadLimits, Storage};
+use highwater_log::{OffsetRange, Storage};
 use highwater_records::{BatchBuilder, Compression, Producer};
 use highwater_types::{Durability, IsrMember, Offset, WallTime};
 
-use crate::test_cluster::{Cluster, Role, node};
+use crate::test_cluster::{Cluster, Role, node, partition};
 use crate::{FollowerReplica, Refill};
 
 fn offset(raw: i64) -> Offset {
@@ -59,6 +60,18 @@ fn fetch_once(cluster: &mut Cluster) {
     }
 }
 
+/// Reads what is lost from the leader, as a repair does, and puts it back.
+fn repair(cluster: &Cluster, lost: OffsetRange) {
+    let mut refill = Refill::new(lost);
+    while let Some(fetch_offset) = refill.wanted() {
+        let (topic, index) = (TopicRef::Id(partition().topic_id), partition().partition);
+        let request = FetchPartition::reading(topic, index, fetch_offset, 500);
+        let read = cluster.serve(0, Requester::Repair, &request).unwrap();
+        refill.take(&read.records, &cluster.follower(1).facts().epochs).unwrap();
+    }
+    cluster.follower(1).repair(lost, &refill.into_records()).unwrap();
+}
+
 fn acknowledged(replica: &FollowerReplica<SimStorage>) -> Offset {
     replica.inspect(highwater_protocol::follower::FollowerPartition::acknowledged)
 }
@@ -77,16 +90,27 @@ fn what_the_leader_keeps_no_more_is_not_waited_for() {
 }
 
 #[test]
+fn what_no_high_watermark_covers_is_repaired_too() {
+    // As with a leader that stands alone: its high watermark waits for a replica that is not in sync. Here that is the third.
+    let mut cluster = Cluster::new(7, 3, Durability::Fsync);
+    cluster.min_isr = 3;
+    assert!(cluster.lead(0, |_| true));
+    cluster.follow(1, 1);
+    let lost = without_first_segment(&mut cluster);
+    fetch_once(&mut cluster);
+    assert_eq!(cluster.leader(0).high_watermark(), Offset::ZERO);
+    assert_eq!(acknowledged(cluster.follower(1)), lost.start, "nothing behind the damage");
+    repair(&cluster, lost);
+    let follower = cluster.follower(1);
+    assert_eq!(follower.damage(), []);
+    assert_eq!(acknowledged(follower), follower.log().log_end());
+}
+
+#[test]
 fn producers_of_repaired_records_are_known() {
     let mut cluster = Cluster::leading(2, Durability::Fsync);
     let lost = without_first_segment(&mut cluster);
-    let mut refill = Refill::new(lost);
-    while let Some(from) = refill.wanted() {
-        let limits = ReadLimits { max_bytes: 500, min_one_batch: true, upper: lost.end };
-        let read = cluster.leader(0).read(from, limits).unwrap();
-        refill.take(&read.records, &cluster.follower(1).facts().epochs).unwrap();
-    }
-    cluster.follower(1).repair(lost, &refill.into_records()).unwrap();
+    repair(&cluster, lost);
     let incarnation = cluster.follower(1).incarnation();
     cluster.stop(1);
     cluster.kill(0);

@@ -178,7 +178,7 @@ impl HostedReplica for TestReplica {
         }
         let upper = match requester {
             Requester::Consumer => state.high_watermark,
-            Requester::Follower(_) => state.end,
+            Requester::Follower(_) | Requester::Repair => state.end,
         };
         let available = state.batches.range(request.fetch_offset..upper).map(|(_, size)| *size as u64).sum();
         Probe::Readable(ProbeFacts {
@@ -259,22 +259,8 @@ impl PartitionHost for TestHost {
 }
 
 pub(crate) fn asks(topic: &str, partition: i32, fetch_offset: i64) -> FetchPartition {
-    FetchPartition {
-        topic: TopicRef::Name(topic.parse().unwrap()),
-        partition: PartitionIndex::new(partition).unwrap(),
-        incarnation: None,
-        current_leader_epoch: None,
-        fetch_offset: offset(fetch_offset),
-        acknowledged_offset: None,
-        last_fetched_epoch: None,
-        log_start: None,
-        high_watermark: None,
-        max_bytes: 1 << 20,
-        paused: false,
-        throttled: false,
-        suspended: false,
-        order: None,
-    }
+    let topic = TopicRef::Name(topic.parse().unwrap());
+    FetchPartition::reading(topic, PartitionIndex::new(partition).unwrap(), offset(fetch_offset), 1 << 20)
 }
 
 /// A consumer's fetch of these partitions.
@@ -282,6 +268,7 @@ pub(crate) fn fetch(max_wait_ms: u64, partitions: Vec<FetchPartition>) -> Fetch 
     let request = FetchRequest {
         cluster: None,
         replica: None,
+        repair: false,
         session_id: 0,
         session_epoch: -1,
         max_wait: std::time::Duration::from_millis(max_wait_ms),

@@ -93,8 +93,8 @@ impl Caller {
         }
     }
 
-    /// Compares with the replica id in a body. A node's program may read as a consumer (repair does), so a missing replica
-    /// id never contradicts.
+    /// Compares with the replica id in a body. A node's program may read without following, so a missing replica id never
+    /// contradicts.
     ///
     /// # Errors
     /// The body names another node, or the caller is a client.
@@ -108,6 +108,19 @@ impl Caller {
             _ => None,
         };
         contradiction.map_or(Ok(()), |problem| Err(DecodeError::invalid("replica_id", problem)))
+    }
+
+    /// Who repairs is no client, and does not follow by the same request.
+    ///
+    /// # Errors
+    /// Which of the two it is.
+    pub fn check_repair(&self, repair: bool, replica: Option<NodeId>) -> Decoded<()> {
+        let contradiction = match (self.role, replica) {
+            (Some(Role::Client), _) => "the metadata says that the caller is a client: only replicas repair damage",
+            (_, Some(_)) => "is set beside replica_id: a fetch repairs or follows",
+            _ => return Ok(()),
+        };
+        if repair { Err(DecodeError::invalid("repair", contradiction)) } else { Ok(()) }
     }
 }
 
@@ -151,6 +164,9 @@ mod tests {
         assert!(agent.check_replica(None).is_ok(), "repair reads without a replica id");
         assert_eq!(agent.check_replica(Some(node(3))).unwrap_err().path(), "replica_id");
         assert!(Caller::CLIENT.check_replica(Some(node(2))).is_err());
+        assert_eq!(Caller::CLIENT.check_repair(true, None).unwrap_err().path(), "repair");
+        assert_eq!(agent.check_repair(true, Some(node(2))).unwrap_err().path(), "repair");
+        assert!(agent.check_repair(true, None).is_ok());
         assert!(Caller::default().check_replica(Some(node(2))).is_ok(), "by hand there is no metadata");
     }
 

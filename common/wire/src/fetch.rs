@@ -33,6 +33,7 @@ pub fn decode_request(caller: &Caller, message: v1::FetchRequest) -> Decoded<Fet
     check_isolation(message.isolation_level)?;
     let replica = optional_node("replica_id", message.replica_id)?;
     caller.check_replica(replica)?;
+    caller.check_repair(message.repair, replica)?;
     let session_id = message.session_id.unwrap_or(0);
     let session_epoch = message.session_epoch.unwrap_or(NO_SESSION);
     // An incremental request of a session may name no partition; any other asks for nothing.
@@ -54,6 +55,7 @@ pub fn decode_request(caller: &Caller, message: v1::FetchRequest) -> Decoded<Fet
     Ok(FetchRequest {
         cluster: message.cluster_id.map(|text| parse("cluster_id", &text)).transpose()?,
         replica,
+        repair: message.repair,
         session_id,
         session_epoch,
         max_wait: message.max_wait_ms.map_or(DEFAULT_MAX_WAIT, |ms| Duration::from_millis(ms.into())),
@@ -154,6 +156,7 @@ pub fn encode_request(request: FetchRequest) -> v1::FetchRequest {
         forgotten: request.forgotten.into_iter().map(forgotten).collect(),
         request_start: order.map(|order| order.start),
         request_number: order.map(|order| order.number),
+        repair: request.repair,
     }
 }
 

@@ -42,6 +42,7 @@ fn full_request() -> FetchRequest {
     FetchRequest {
         cluster: Some("AAAAAAAAAAAAAAAAAAAAAA".parse().unwrap()),
         replica: NodeId::new(2),
+        repair: false,
         session_id: 0,
         session_epoch: -1,
         max_wait: Duration::from_millis(500),

@@ -253,6 +253,7 @@ impl<P: Followed, E: LeaderEndPoint> FetchLoop<P, E> {
         let request = FetchRequest {
             cluster: Some(self.settings.cluster.clone()),
             replica: Some(self.settings.node),
+            repair: false,
             session_id: 0,
             session_epoch: NO_SESSION,
             max_wait,

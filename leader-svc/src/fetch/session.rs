@@ -97,6 +97,7 @@ mod tests {
         let request = FetchRequest {
             cluster: None,
             replica: None,
+            repair: false,
             session_id,
             session_epoch,
             max_wait: Duration::ZERO,

@@ -80,21 +80,12 @@ async fn a_joining_follower_counts_at_once_and_is_proposed_until_the_outcome_is_
         let Stood::Leads(partition) = bench.stand().await else { panic!("it leads") };
         bench.store.between.lose_before.store(before, Ordering::Release);
         bench.store.between.lose_after.store(after, Ordering::Release);
+        let (topic, partition_index) = (TopicRef::Id(bench.topic.id), PartitionIndex::new(0).unwrap());
         let fetch = FetchPartition {
-            topic: TopicRef::Id(bench.topic.id),
-            partition: PartitionIndex::new(0).unwrap(),
             incarnation: Incarnation::new(7),
             current_leader_epoch: Some(LeaderEpoch::FIRST),
-            fetch_offset: Offset::ZERO,
             acknowledged_offset: Some(Offset::ZERO),
-            last_fetched_epoch: None,
-            log_start: None,
-            high_watermark: None,
-            max_bytes: 1 << 20,
-            paused: false,
-            throttled: false,
-            suspended: false,
-            order: None,
+            ..FetchPartition::reading(topic, partition_index, Offset::ZERO, 1 << 20)
         };
         let now = bench.shared.context.clocks.monotonic.now();
         partition.on_fetch(Requester::Follower(node(2)), &fetch, now).unwrap();

@@ -1,4 +1,4 @@
-//! Repair of damage, as follower-agent does it: lost ranges are read from the leader as a consumer reads, and put back when they
+//! Repair of damage, as follower-agent does it: lost ranges are read from the leader, up to its log end, and put back when they
 //! are whole (design.md 2).
 
 use bytes::Bytes;
@@ -18,20 +18,8 @@ const MAX_BYTES: u32 = 300;
 pub(super) fn consumer_fetch(partition: usize, from: Offset, epoch: Option<LeaderEpoch>) -> FetchPartition {
     let id = partition_id(partition);
     FetchPartition {
-        topic: TopicRef::Id(id.topic_id),
-        partition: id.partition,
-        incarnation: None,
         current_leader_epoch: epoch,
-        fetch_offset: from,
-        acknowledged_offset: None,
-        last_fetched_epoch: None,
-        log_start: None,
-        high_watermark: None,
-        max_bytes: MAX_BYTES,
-        paused: false,
-        throttled: false,
-        suspended: false,
-        order: None,
+        ..FetchPartition::reading(TopicRef::Id(id.topic_id), id.partition, from, MAX_BYTES)
     }
 }
 
@@ -59,7 +47,7 @@ impl Cluster {
         self.send(Message { partition, from: node, to: index_of(leader), serial, body });
     }
 
-    /// The leader reads for it what a consumer may see.
+    /// The leader reads for it.
     pub(super) fn serve_records(
         &mut self,
         node: usize,
@@ -74,7 +62,7 @@ impl Cluster {
         }
         let Some(leads) = self.nodes[node].leads_mut(partition) else { return };
         let request = consumer_fetch(partition, from, Some(epoch));
-        let Ok(plan) = leads.replica.on_fetch(Requester::Consumer, &request, now) else { return };
+        let Ok(plan) = leads.replica.on_fetch(Requester::Repair, &request, now) else { return };
         match leads.replica.read(plan.from, consumer_limits(plan.upper)) {
             Ok(read) => {
                 let body = Body::Records { from, records: read.records };

@@ -18,6 +18,8 @@ pub enum Requester {
     Consumer,
     /// Reads up to the log end (S26).
     Follower(NodeId),
+    /// Reads what its replica lost up to the log end, as a follower does, and is counted for nothing (design.md 2).
+    Repair,
 }
 
 /// What the log says, all of one moment (S21, S22).
@@ -120,11 +122,11 @@ pub fn check_leadership(
 ) -> Result<(), ReplicationError> {
     check_epoch(request.current_leader_epoch, facts.leader_epoch)?;
     match requester {
-        Requester::Follower(_) if !facts.is_leader => Err(ReplicationError::new(
+        Requester::Follower(_) | Requester::Repair if !facts.is_leader => Err(ReplicationError::new(
             ErrorCode::NotLeaderOrFollower,
             "this node does not lead the partition; followers fetch from the leader only",
         )),
-        Requester::Follower(_) | Requester::Consumer => Ok(()),
+        Requester::Follower(_) | Requester::Repair | Requester::Consumer => Ok(()),
     }
 }
 
@@ -163,7 +165,7 @@ pub fn plan_read(
     let from = request.fetch_offset;
     let upper = match requester {
         Requester::Consumer => facts.high_watermark.min(log.log_end),
-        Requester::Follower(_) => log.log_end,
+        Requester::Follower(_) | Requester::Repair => log.log_end,
     };
     match check_position(from, request.last_fetched_epoch, log) {
         Position::Agrees => Ok(ReadPlan { snapshot, diverging: None, from, upper }),

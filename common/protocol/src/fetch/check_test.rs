@@ -103,6 +103,17 @@ fn a_follower_reads_to_the_log_end_and_a_consumer_to_the_high_watermark() {
 }
 
 #[test]
+fn a_repair_reads_to_the_log_end_and_from_the_leader_only() {
+    let epochs = cache(&[(5, 0)]);
+    let leading = facts(log(0, 10, &epochs), 7);
+    assert_eq!(plan_read(Requester::Repair, &fetch(3, None), &leading).unwrap().upper, offset(10));
+    let following = PartitionFacts { is_leader: false, ..leading };
+    let current = FetchPartition { current_leader_epoch: Some(epoch(5)), ..fetch(3, None) };
+    let refused = check_leadership(Requester::Repair, &current, &following);
+    assert_eq!(code(refused), ErrorCode::NotLeaderOrFollower);
+}
+
+#[test]
 fn a_consumer_between_high_watermark_and_log_end_gets_an_empty_answer() {
     let epochs = cache(&[(5, 0)]);
     let facts = facts(log(0, 10, &epochs), 7);

@@ -78,6 +78,8 @@ pub struct FetchRequest {
     pub cluster: Option<ClusterId>,
     /// The follower's node; absent = a consumer.
     pub replica: Option<NodeId>,
+    /// A replica reads again what its disk lost (design.md 2); never beside `replica`.
+    pub repair: bool,
     /// The session, 0 = none (S74).
     pub session_id: i32,
     /// The request's number within its session: 0 opens one, -1 wants none (S74).
@@ -92,6 +94,15 @@ pub struct FetchRequest {
     pub partitions: Vec<FetchPartition>,
     /// Partitions that leave the session.
     pub forgotten: Vec<(TopicRef, PartitionIndex)>,
+}
+
+impl FetchRequest {
+    /// Who asks.
+    #[must_use]
+    pub fn requester(&self) -> Requester {
+        let other = if self.repair { Requester::Repair } else { Requester::Consumer };
+        self.replica.map_or(other, Requester::Follower)
+    }
 }
 
 /// One partition of a Fetch.
@@ -129,6 +140,27 @@ pub struct FetchPartition {
 }
 
 impl FetchPartition {
+    /// A read from `from` on by somebody who follows nothing, as long as no field of a follower is set.
+    #[must_use]
+    pub const fn reading(topic: TopicRef, partition: PartitionIndex, from: Offset, max_bytes: u32) -> Self {
+        Self {
+            topic,
+            partition,
+            incarnation: None,
+            current_leader_epoch: None,
+            fetch_offset: from,
+            acknowledged_offset: None,
+            last_fetched_epoch: None,
+            log_start: None,
+            high_watermark: None,
+            max_bytes,
+            paused: false,
+            throttled: false,
+            suspended: false,
+            order: None,
+        }
+    }
+
     /// What the follower holds (exclusive). Every rule about its log end uses this and not where it reads (design.md 3).
     #[must_use]
     pub fn acknowledged(&self) -> Offset {

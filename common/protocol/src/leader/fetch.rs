@@ -85,24 +85,25 @@ impl LeaderPartition {
         plan_read(requester, request, &facts)
     }
 
-    /// What a consumer's fetch reads (S26).
+    /// What the fetch of somebody reads who follows nothing: a consumer (S26), or a replica that repairs damage.
     ///
     /// # Errors
     /// The codes of [`check_leadership`] and [`plan_read`].
-    pub fn plan_consumer_read(
+    pub fn plan_other_read(
         &self,
+        requester: Requester,
         request: &FetchPartition,
         log: &LogFacts<'_>,
     ) -> Result<ReadPlan, ReplicationError> {
         let facts = self.facts(*log);
-        check_leadership(Requester::Consumer, request, &facts)?;
+        check_leadership(requester, request, &facts)?;
         if self.is_over {
             return Err(ReplicationError::new(
                 ErrorCode::NotLeaderOrFollower,
                 "this node leads the partition no more",
             ));
         }
-        plan_read(Requester::Consumer, request, &facts)
+        plan_read(requester, request, &facts)
     }
 
     /// Whether a later request of this follower was seen.

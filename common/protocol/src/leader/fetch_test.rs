@@ -4,7 +4,7 @@ use highwater_types::{Durability, ErrorCode};
 
 use super::super::leader_test_support::*;
 use super::super::*;
-use crate::fetch::{FetchPartition, ReadPlan, RequestOrder};
+use crate::fetch::{FetchPartition, ReadPlan, RequestOrder, Requester};
 use crate::lag_cause::LagCause;
 use crate::test_values::{at, cache, epoch, incarnation, log, member, millis, ms, node, offset, record};
 
@@ -208,7 +208,7 @@ fn after_the_end_every_fetch_is_refused_and_nothing_counts() {
     assert_eq!(code(send(&mut leader, 2, &fetch_of(2, 100), 1)), ErrorCode::NotLeaderOrFollower);
     let epochs = epochs();
     let consumer = FetchPartition { incarnation: None, ..fetch_of(2, 50) };
-    let read = leader.plan_consumer_read(&consumer, &log(0, 100, &epochs));
+    let read = leader.plan_other_read(Requester::Consumer, &consumer, &log(0, 100, &epochs));
     assert_eq!(code(read), ErrorCode::NotLeaderOrFollower);
     assert_eq!((leader.high_watermark(), acknowledged(&leader, 2)), (offset(90), None));
 }

@@ -264,7 +264,7 @@ impl<S: Storage> FollowerReplica<S> {
 
     /// What a parked consumer fetch needs to know of the partition now.
     pub fn probe(&self, requester: Requester, request: &FetchPartition) -> Probe {
-        if matches!(requester, Requester::Follower(_)) {
+        if requester != Requester::Consumer {
             return Probe::Unreadable(FetchCompletion::LeadershipLost);
         }
         let (facts, log) = (self.facts(), self.log());

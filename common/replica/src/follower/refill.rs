@@ -1,5 +1,7 @@
-//! Records that take the place of damage (design.md 2): read from the leader as a consumer reads, below its high watermark,
-//! and taken only when they lie exactly where the damage is and carry the epochs that the own log knows there.
+//! Records that take the place of damage (design.md 2): read from the leader, and taken only when they lie exactly where the
+//! damage is and carry the epochs that the own log knows there. A record of an epoch at an offset is the same in every log, so
+//! this holds above the leader's high watermark as well: what turns out not to be committed is cut from here as from any
+//! follower.
 
 use bytes::{Bytes, BytesMut};
 use highwater_log::{AppendError, LogError, OffsetRange};

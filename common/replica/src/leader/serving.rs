@@ -33,7 +33,7 @@ impl<S: Storage> LeaderReplica<S> {
         let facts = log_facts(&snapshot.positions, &snapshot.epochs);
         match requester {
             Requester::Follower(node) => core.on_follower_fetch(node, request, &facts, now),
-            Requester::Consumer => core.plan_consumer_read(request, &facts),
+            other @ (Requester::Consumer | Requester::Repair) => core.plan_other_read(other, request, &facts),
         }
     }
 
@@ -83,7 +83,7 @@ impl<S: Storage> LeaderReplica<S> {
         let facts = log_facts(&snapshot.positions, &snapshot.epochs);
         match requester {
             Requester::Follower(node) => core.plan_follower_read(node, request, &facts),
-            Requester::Consumer => core.plan_consumer_read(request, &facts),
+            other @ (Requester::Consumer | Requester::Repair) => core.plan_other_read(other, request, &facts),
         }
     }
 
@@ -98,7 +98,7 @@ impl<S: Storage> LeaderReplica<S> {
         }
         let log_end = snapshot.positions.log_end;
         let upper = match requester {
-            Requester::Follower(_) => log_end,
+            Requester::Follower(_) | Requester::Repair => log_end,
             Requester::Consumer => high_watermark.min(log_end),
         };
         let facts = log_facts(&snapshot.positions, &snapshot.epochs);

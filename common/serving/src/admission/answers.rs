@@ -8,7 +8,6 @@ use std::task::{Context, Poll};
 
 use futures::future::Either;
 use highwater_protocol::delayed_fetch::Probe;
-use highwater_protocol::fetch::Requester;
 use tower::{Layer, Service};
 
 use super::{Admission, Overloaded, Traffic};
@@ -84,7 +83,7 @@ where
 /// About how many bytes the read will bring.
 fn bytes_of(planned: &Planned, answer_bytes: u32) -> u64 {
     let fetch = &planned.fetch;
-    let requester = fetch.request.replica.map_or(Requester::Consumer, Requester::Follower);
+    let requester = fetch.request.requester();
     let available = |(slot, (asked, found)): (usize, (&_, &crate::fetch::PlannedPartition))| {
         let asked: &highwater_protocol::fetch::FetchPartition = asked;
         let (replica, plan) = found.plan.as_ref().ok()?;

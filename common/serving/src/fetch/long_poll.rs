@@ -90,7 +90,7 @@ where
 
 impl Shared {
     async fn plan(&self, fetch: Fetch) -> Planned {
-        let requester = fetch.request.replica.map_or(Requester::Consumer, Requester::Follower);
+        let requester = fetch.request.requester();
         let partitions = self.visit(&fetch.request, |replica, asked| {
             if fetch.recorded {
                 replica.plan(requester, asked)

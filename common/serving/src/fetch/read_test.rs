@@ -3,7 +3,6 @@
 use std::sync::atomic::Ordering;
 
 use highwater_protocol::delayed_fetch::FetchCompletion;
-use highwater_protocol::fetch::Requester;
 use highwater_types::NodeId;
 use tower::ServiceExt as _;
 
@@ -25,7 +24,7 @@ async fn metered_answer(
     bounds: ReadBounds,
     metered_bytes: u64,
 ) -> FetchResponse {
-    let requester = fetch.request.replica.map_or(Requester::Consumer, Requester::Follower);
+    let requester = fetch.request.requester();
     let plan = |(asked, replica): (&_, &&Arc<TestReplica>)| {
         let replica: Arc<dyn HostedReplica> = Arc::clone(replica) as _;
         let plan = replica.plan(requester, asked);
