@@ -101,10 +101,11 @@ impl FollowerPartition {
     }
 
     /// Whether a log that ends at `end` after a failure of the disk lacks what this incarnation may have acknowledged, in this
-    /// leadership or an earlier one: it must be renewed then, durably, at once (design.md 6.3).
+    /// leadership or an earlier one: it must be renewed then, durably, at once (design.md 6.3). Under an earlier leader damage may
+    /// have bounded nothing that bounds the acknowledgement now: all that was held counts.
     #[must_use]
     pub fn loses_acknowledged(&self, end: Offset) -> bool {
-        end < self.acknowledged() || self.acknowledged_sent.is_some_and(|sent| end < sent)
+        end < self.held() || self.acknowledged_sent.is_some_and(|sent| end < sent)
     }
 
     /// Starts over from what the log says; queued appends and answers under way are void.

@@ -106,6 +106,17 @@ fn the_next_leader_may_have_what_this_one_has_lost() {
 }
 
 #[test]
+fn what_was_acknowledged_behind_a_loss_is_not_forgotten_by_the_next_leadership() {
+    let mut follower = damaged(vec![own(4, 8)]);
+    hear(&mut follower, 0, &[lost(4, 8)], &records(10, 10, &[]));
+    hear(&mut follower, 1, &[lost(4, 8)], &records(10, 10, &[]));
+    assert!(follower.on_leader(node(3), epoch(6), state(10, Some(5)), millis(1)));
+    assert_eq!(follower.acknowledged(), offset(4), "now the damage bounds it");
+    assert!(follower.loses_acknowledged(offset(9)), "a disk that fails takes what the leader of before counted");
+    assert!(!follower.loses_acknowledged(offset(10)));
+}
+
+#[test]
 fn a_lost_tail_beyond_the_leaders_end_is_forgotten_where_the_logs_are_equal() {
     let config = FollowerConfig { durability: Durability::Fsync, ..config() };
     let log = LogState { flushed_end: offset(8), ..state(10, Some(5)) };

@@ -330,10 +330,7 @@ impl FollowerPartition {
     /// What this replica holds as its durability asks (design.md 3), below any damage that the leader can repair.
     #[must_use]
     pub fn acknowledged(&self) -> Offset {
-        let held = match self.config.durability {
-            Durability::Fsync if !is_planted(PlantedFault::AcknowledgeUnflushed) => self.flushed_end,
-            Durability::Fsync | Durability::PageCache => self.log_end,
-        };
+        let held = self.held();
         let damage = self.damaged_from().filter(|_| !is_planted(PlantedFault::DamageAcknowledged));
         damage.map_or(held, |damage| held.min(damage))
     }
@@ -376,6 +373,14 @@ impl FollowerPartition {
     }
 
     // === rules ===
+
+    /// What this replica holds as its durability asks, whatever lies damaged in it.
+    fn held(&self) -> Offset {
+        match self.config.durability {
+            Durability::Fsync if !is_planted(PlantedFault::AcknowledgeUnflushed) => self.flushed_end,
+            Durability::Fsync | Durability::PageCache => self.log_end,
+        }
+    }
 
     fn check_bounds(&self) {
         debug_assert!(self.log_start <= self.high_watermark, "{} > {}", self.log_start, self.high_watermark);
