@@ -13,7 +13,12 @@ pub const TOPIC: &str = "orders";
 
 /// Three nodes that know that all of them live, so that the first one leads what is created.
 pub async fn three_nodes() -> Cluster {
-    let cluster = Plan::new().node(1).node(2).node(3).start().await;
+    three_nodes_by(|plan| plan).await
+}
+
+/// The same with other settings.
+pub async fn three_nodes_by(settings: impl FnOnce(Plan) -> Plan) -> Cluster {
+    let cluster = settings(Plan::new().node(1).node(2).node(3)).start().await;
     for node in NODES {
         let calls = Calls::of(cluster.leader(node));
         wait::until(&format!("node {node} to see the others"), wait::SOON, async || {
@@ -30,11 +35,16 @@ pub async fn three_nodes() -> Cluster {
 /// The same, with a topic of one partition that all of them are in sync on.
 pub async fn three_nodes_with_topic(durability: &str) -> Cluster {
     let cluster = three_nodes().await;
+    create_topic(&cluster, durability).await;
+    cluster
+}
+
+/// Creates the topic of one partition, and waits until all are in sync on it.
+pub async fn create_topic(cluster: &Cluster, durability: &str) {
     let calls = Calls::of(cluster.leader(1));
     let properties = [("durability", durability), ("min.insync.replicas", "2")];
     calls.create_topic(TOPIC, 1, &NODES, &properties).await;
-    until_all_in_sync(&cluster).await;
-    cluster
+    until_all_in_sync(cluster).await;
 }
 
 /// The partition, as a server knows it.

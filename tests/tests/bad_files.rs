@@ -14,6 +14,7 @@ use highwater_proto::v1;
 use highwater_types::Program;
 use system_tests::calls::{Calls, batch, code, shape};
 use system_tests::cluster::{Cluster, Plan, ServerId, is_serving};
+use system_tests::log_files::LogBytes;
 use system_tests::process::{CommandLine, Process};
 use system_tests::{log_dump, log_files, ports, programs, wait};
 
@@ -451,6 +452,14 @@ async fn a_leader_whose_log_is_damaged_hands_over_to_a_node_that_has_the_records
         serves_all_but(&Calls::of(cluster.leader(2)), "t", 0..0, BATCHES).await;
         let output = cluster.leader(1).output();
         assert!(output.contains("its own log is damaged"), "{output}");
+        // What it had lost it reads from who leads now.
+        wait::until("the logs to be identical", wait::SOON, async || {
+            let [one, two] = [1, 2].map(|node| LogBytes::read(&cluster.data_dir(node).join("t-0")).bytes);
+            (one == two).then_some(())
+        })
+        .await;
+        Calls::of(cluster.leader(2)).until_in_sync("t", 1).await;
+        serves_all_but(&Calls::of(cluster.agent(1)), "t", 0..0, BATCHES).await;
     }
 }
 

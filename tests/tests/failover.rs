@@ -11,6 +11,8 @@ use highwater_proto::v1;
 use highwater_types::Program;
 use system_tests::calls::{Calls, batch};
 use system_tests::cluster::{Cluster, Plan, ServerId};
+#[cfg(feature = "etcd")]
+use system_tests::etcd::Etcd;
 use system_tests::load::{ENOUGH, Load};
 use system_tests::log_files::LogBytes;
 use system_tests::traffic::Traffic;
@@ -18,6 +20,8 @@ use system_tests::trio::{
     NODES, TOPIC, leader, leader_by, partition, three_nodes, three_nodes_with_topic,
     until_all_have_everything, until_all_in_sync, until_other_leader,
 };
+#[cfg(feature = "etcd")]
+use system_tests::trio::{create_topic, three_nodes_by};
 use system_tests::wait;
 
 use self::holders::{Holders, watch_holders};
@@ -58,8 +62,7 @@ fn median(gaps: &mut [Duration]) -> Duration {
     gaps.get(gaps.len() / 2).copied().unwrap_or_default()
 }
 
-async fn kill_leaders(durability: &str) {
-    let mut cluster = three_nodes_with_topic(durability).await;
+async fn kill_leaders(mut cluster: Cluster, what: &str) {
     let load = Load::start(&cluster, &NODES, TOPIC).await;
     let mut gaps = Vec::new();
     for _ in 0..KILLS {
@@ -72,7 +75,7 @@ async fn kill_leaders(durability: &str) {
         cluster.start_and_wait(id).await;
         until_all_in_sync(&cluster).await;
     }
-    println!("{durability}: a killed leader: median {:?}, all {gaps:?}", median(&mut gaps.clone()));
+    println!("{what}: a killed leader: median {:?}, all {gaps:?}", median(&mut gaps.clone()));
     assert_nothing_is_lost(&cluster, load).await;
 }
 
@@ -103,12 +106,25 @@ async fn until_told_everywhere(cluster: &Cluster, dead: i32) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_leader_is_followed_by_another_and_nothing_acknowledged_is_lost() {
-    kill_leaders("fsync").await;
+    kill_leaders(three_nodes_with_topic("fsync").await, "fsync").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_leader_of_a_cached_topic_is_followed_by_another_and_nothing_acknowledged_is_lost() {
-    kill_leaders("page-cache").await;
+    kill_leaders(three_nodes_with_topic("page-cache").await, "page-cache").await;
+}
+
+#[cfg(feature = "etcd")]
+#[tokio::test(flavor = "multi_thread")]
+async fn over_etcd_a_killed_leader_is_followed_by_another_and_nothing_acknowledged_is_lost() {
+    let Some(etcd) = Etcd::start(1).await else { return };
+    let over_etcd = |plan: Plan| {
+        let programs = [Program::LeaderSvc, Program::FollowerAgent];
+        programs.into_iter().fold(plan, |plan, program| plan.set(program, "coordination", etcd.target()))
+    };
+    let cluster = three_nodes_by(over_etcd).await;
+    create_topic(&cluster, "fsync").await;
+    kill_leaders(cluster, "fsync, over etcd").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

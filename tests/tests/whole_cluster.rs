@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use highwater_proto::v1;
-use highwater_types::Program;
 use system_tests::calls::{Calls, batch, to};
 use system_tests::cluster::{Cluster, Plan};
 use system_tests::load::Load;
@@ -24,10 +23,14 @@ const A_WHILE: Duration = Duration::from_secs(4);
 
 /// Three nodes that have the topic, all in sync.
 async fn cluster(plan: Plan, durability: &str) -> Cluster {
+    cluster_with(plan, durability, &[]).await
+}
+
+async fn cluster_with(plan: Plan, durability: &str, properties: &[(&str, &str)]) -> Cluster {
     let cluster = plan.start().await;
     let calls = Calls::of(cluster.leader(1));
     calls.until_nodes(3).await;
-    let properties = [("durability", durability), ("min.insync.replicas", "2")];
+    let properties = [&[("durability", durability), ("min.insync.replicas", "2")], properties].concat();
     calls.create_topic(TOPIC, 1, &NODES, &properties).await;
     until_all_have_everything(&cluster).await;
     cluster
@@ -128,10 +131,9 @@ async fn is_written_to(cluster: &Cluster) -> bool {
     false
 }
 
-/// Nobody knows any more whether it has everything that was acknowledged; a person decides, and is told what may be lost.
-#[tokio::test(flavor = "multi_thread")]
-async fn under_page_cache_nobody_leads_after_a_loss_of_all_power_before_a_person_says_so() {
-    let mut cluster = cluster(over_the_shim(), "page-cache").await;
+/// All three lost power after some records were acknowledged under `page-cache`, and are up again.
+async fn without_power_under_page_cache(properties: &[(&str, &str)]) -> Cluster {
+    let mut cluster = cluster_with(over_the_shim(), "page-cache", properties).await;
     let calls = Calls::of(cluster.leader(leader(&cluster).await.expect("it is led")));
     for _ in 0..20 {
         let result = calls.produce(v1::Acks::All, to(TOPIC, 0, batch(1, 100))).await;
@@ -139,32 +141,44 @@ async fn under_page_cache_nobody_leads_after_a_loss_of_all_power_before_a_person
     }
     lose_all_power(&mut cluster, |_| Unflushed::Lost);
     cluster.start_all(&NODES).await;
-    wait::always("nobody leads", A_WHILE, async || !is_written_to(&cluster).await).await;
+    cluster
+}
 
-    // As long as others are up that were in sync, it is not believed that none of them can lead.
-    let order = ["elect", "t-0", "--unclean", "--node", "2"];
-    let refused = tool::run(&cluster, &order).await.code(1).err;
-    assert!(refused.contains("is in sync, and its leader-svc is up"), "{refused}");
-    for node in [1, 3] {
-        cluster.server_mut((node, Program::LeaderSvc)).kill();
-    }
-    let done = wait::until("the others to be down", wait::SOON, async || {
-        let done = tool::run(&cluster, &order).await;
-        done.status.success().then_some(done)
-    })
-    .await;
-    assert!(done.text().contains("is lost"), "{}", done.text());
-    for node in [1, 3] {
-        cluster.start_and_wait((node, Program::LeaderSvc)).await;
-    }
-    wait::until("node 2 to lead", wait::SOON, async || {
-        (leader(&cluster).await? == 2 && is_written_to(&cluster).await).then_some(())
-    })
-    .await;
-    until_all_have_everything(&cluster).await;
-    let described = tool::run_json(&cluster, &["topics", "describe", TOPIC]).await.code(0).line();
-    let unclean = &described["partitions"][0]["unclean"];
-    assert!(unclean["passed_over"].as_array().is_some_and(|members| !members.is_empty()), "{described}");
+async fn described(cluster: &Cluster) -> serde_json::Value {
+    tool::run_json(cluster, &["topics", "describe", TOPIC]).await.code(0).line()["partitions"][0].clone()
+}
+
+/// Somebody leads uncleanly, and the others follow; what was passed over is told.
+async fn until_led_uncleanly(cluster: &Cluster) -> i32 {
+    wait::until("somebody to lead", wait::SOON, async || is_written_to(cluster).await.then_some(())).await;
+    let leader = until_all_have_everything(cluster).await;
+    until_all_in_sync(cluster).await;
+    let partition = described(cluster).await;
+    let passed_over = partition["unclean"]["passed_over"].as_array();
+    assert_eq!(passed_over.map(Vec::len), Some(NODES.len()), "{partition}");
+    assert_eq!(partition["withdrawn"], serde_json::json!([]), "all have new replicas");
+    leader
+}
+
+/// Nobody knows any more whether it has everything that was acknowledged; a person decides, and is told what may be lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn under_page_cache_nobody_leads_after_a_loss_of_all_power_before_a_person_says_so() {
+    let cluster = without_power_under_page_cache(&[]).await;
+    wait::always("nobody leads", A_WHILE, async || !is_written_to(&cluster).await).await;
+    let partition = described(&cluster).await;
+    let withdrawn = partition["withdrawn"].as_array();
+    assert_eq!(withdrawn.map(Vec::len), Some(NODES.len()), "each has said that it cannot lead: {partition}");
+
+    // Nothing need be stopped for it.
+    let done = tool::run(&cluster, &["elect", "t-0", "--unclean", "--node", "2"]).await;
+    assert!(done.status.success() && done.text().contains("is lost"), "{}", done.text());
+    assert_eq!(until_led_uncleanly(&cluster).await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn under_page_cache_a_topic_that_allows_it_is_led_again_by_itself_after_a_loss_of_all_power() {
+    let cluster = without_power_under_page_cache(&[("unclean.leader.election.enable", "true")]).await;
+    until_led_uncleanly(&cluster).await;
 }
 
 /// The page cache outlives the programs.

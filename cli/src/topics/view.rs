@@ -57,6 +57,8 @@ struct PartitionDetail {
     removing: Vec<i32>,
     /// The replicas that show no sign of life: a leader's leader-svc, another's agent. Absent when no node could tell.
     not_live: Option<Vec<i32>>,
+    /// Members of the in-sync set that cannot lead: they hold other replicas now.
+    withdrawn: Vec<i32>,
     /// The newest unclean election; absent when there was none.
     unclean: Option<Unclean>,
 }
@@ -129,6 +131,7 @@ impl PartitionDetail {
             silent.map(|node| node.get()).collect()
         });
         let isr = record.isr.iter();
+        let withdrawn = isr.clone().map(|m| m.node).filter(|node| record.has_withdrawn(*node));
         Self {
             partition: record.partition.get(),
             leader: record.leader.map(|node| node.get()),
@@ -140,6 +143,7 @@ impl PartitionDetail {
             adding: ids(&record.adding),
             removing: ids(&record.removing),
             not_live,
+            withdrawn: withdrawn.map(NodeId::get).collect(),
             unclean: Unclean::of(record, losses),
         }
     }
@@ -239,7 +243,14 @@ pub(super) fn print_detail(topic: &TopicDetail, out: &mut dyn Write) -> io::Resu
         ]);
     }
     table.print(out)?;
-    for PartitionDetail { partition, adding, removing, .. } in &topic.partitions {
+    for PartitionDetail { partition, adding, removing, withdrawn, .. } in &topic.partitions {
+        if !withdrawn.is_empty() {
+            writeln!(
+                out,
+                "partition {partition}: of the in-sync set {} cannot lead, because their replicas may lack acknowledged records",
+                nodes(withdrawn)
+            )?;
+        }
         if !(adding.is_empty() && removing.is_empty()) {
             writeln!(
                 out,

@@ -181,6 +181,7 @@ pub(crate) fn lead(
         leader_epoch: Some(epoch),
         isr,
         resigned: None,
+        withdrawn: Vec::new(),
         partition_epoch: record.partition_epoch.next(),
         ..record.clone()
     };

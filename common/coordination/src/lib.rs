@@ -46,6 +46,6 @@ pub use open::open_etcd;
 pub use rules::{check_change, check_creation};
 pub use takeover::{
     UncleanOrder, next_leadership, preferred_leader, resignation, successor, take_over, take_over_delay,
-    unclean_delay, unclean_leadership,
+    unclean_delay, unclean_leadership, withdrawal,
 };
 pub use view::{ClusterView, ViewChanges, ViewPublisher};

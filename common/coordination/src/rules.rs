@@ -12,6 +12,7 @@ use highwater_types::{NodeId, PartitionIndex, PartitionRecord, TopicRecord};
 /// - the leader epoch never falls;
 /// - a new leadership's in-sync set is part of the one before, incarnations and all: only an unclean election breaks that,
 ///   and is noted in the same record, for good (design.md 6.3, 6.6, 6.13);
+/// - a member of the in-sync set that withdrew stays so until the next leadership (design.md 6.3);
 /// - added and removed replicas are replicas, and none is both; who resigned is named only while nobody leads.
 ///
 /// # Errors
@@ -33,7 +34,26 @@ pub fn check_change(current: &PartitionRecord, new: &PartitionRecord) -> Result<
     if new.leader.is_some() && new.leader != current.leader && new.leader_epoch <= current.leader_epoch {
         return broken("a new leader needs a new leader epoch");
     }
-    check_unclean(current, new).or_else(broken)
+    check_withdrawn(current, new).and_then(|()| check_unclean(current, new)).or_else(broken)
+}
+
+/// Whether who says that it cannot lead by the in-sync set is one of it, and is not forgotten while that set stands.
+fn check_withdrawn(current: &PartitionRecord, new: &PartitionRecord) -> Result<(), &'static str> {
+    if new.leader_epoch > current.leader_epoch {
+        return if new.withdrawn.is_empty() {
+            Ok(())
+        } else {
+            Err("nobody has withdrawn from a new leadership")
+        };
+    }
+    if current.withdrawn.iter().any(|member| !new.withdrawn.contains(member)) {
+        return Err("who has withdrawn stays so until the next leadership");
+    }
+    if new.withdrawn.iter().any(|member| !current.withdrawn.contains(member) && !current.isr.contains(member))
+    {
+        return Err("only a member of the in-sync set withdraws");
+    }
+    Ok(())
 }
 
 /// Whether what may have been acknowledged stays with the in-sync set, or its loss is on record.

@@ -100,7 +100,9 @@ pub fn take_over_delay(
     if record.is_new() || record.leader == Some(node) || record.isr_member(node).is_none() {
         return None;
     }
-    let stands = |other: NodeId| other == node || (record.leader != Some(other) && alive(other));
+    let may_stand =
+        |other: NodeId| record.leader != Some(other) && !record.has_withdrawn(other) && alive(other);
+    let stands = |other: NodeId| other == node || may_stand(other);
     let order = standing_order(record, stands);
     let place = order.iter().position(|other| *other == node)?;
     Some(stagger.saturating_mul(u32::try_from(place).unwrap_or(u32::MAX)))
@@ -125,7 +127,8 @@ fn standing_order(record: &PartitionRecord, may_lead: impl Fn(NodeId) -> bool) -
 /// set, in the order of the replicas, whose leader-svc lives. `None`: nobody can, so it keeps the record as it is.
 #[must_use]
 pub fn successor(record: &PartitionRecord, alive: impl Fn(NodeId) -> bool) -> Option<NodeId> {
-    let order = standing_order(record, |node| record.leader != Some(node) && alive(node));
+    let may_lead = |node: NodeId| record.leader != Some(node) && !record.has_withdrawn(node) && alive(node);
+    let order = standing_order(record, may_lead);
     order.first().copied()
 }
 
@@ -164,12 +167,35 @@ pub fn resignation(
     Ok(proposed)
 }
 
+/// The record in which `candidate`, which the in-sync set names with another incarnation than it holds, says so: that one is
+/// gone for good, so nobody need wait for it (design.md 6.3, 6.13). Where it is the recorded leader, it gives the leadership
+/// up in favour of `successor`, or of anybody in sync. `None`: there is nothing to say, or it is said already.
+#[must_use]
+pub fn withdrawal(
+    record: &PartitionRecord,
+    candidate: &Candidate,
+    successor: Option<NodeId>,
+) -> Option<PartitionRecord> {
+    let listed = record.isr_member(candidate.node)?;
+    if listed.incarnation == candidate.incarnation || record.has_withdrawn(candidate.node) {
+        return None;
+    }
+    let mut proposed = PartitionRecord { partition_epoch: record.partition_epoch.next(), ..record.clone() };
+    proposed.withdrawn.push(listed);
+    if record.leader == Some(candidate.node) {
+        proposed.leader = None;
+        proposed.resigned = Some(Resignation { node: candidate.node, successor });
+    }
+    debug_assert_eq!(crate::check_change(record, &proposed), Ok(()), "a withdrawal is a legal record");
+    Some(proposed)
+}
+
 /// Who allows an unclean election (design.md 6.13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UncleanOrder {
     /// Nobody: it is refused.
     None,
-    /// The topic's `unclean.leader.election.enable`: only while no member of the in-sync set lives.
+    /// The topic's `unclean.leader.election.enable`: only while no member of the in-sync set that could lead lives.
     Topic {
         /// Whether a member of the in-sync set may still come: then it is waited for.
         member_lives: bool,
@@ -180,8 +206,8 @@ pub enum UncleanOrder {
 
 /// How long `node` waits, from the moment it knows that no member of the in-sync set will come, before it stands for a
 /// leadership that its topic allows although it may lack records: its place among the replicas that are `alive`, and one
-/// more `stagger` for who comes back just then. `None`: a member `may_come` still, or it is no replica, or there is nothing
-/// that it could lack.
+/// more `stagger` for who comes back just then. `None`: a member that has not withdrawn `may_come` still, or it is no replica,
+/// or there is nothing that it could lack.
 #[must_use]
 pub fn unclean_delay(
     record: &PartitionRecord,
@@ -190,7 +216,9 @@ pub fn unclean_delay(
     may_come: impl Fn(NodeId) -> bool,
     alive: impl Fn(NodeId) -> bool,
 ) -> Option<Duration> {
-    let is_waited_for = |member: &IsrMember| member.node != node && may_come(member.node);
+    let is_waited_for = |member: &IsrMember| {
+        member.node != node && !record.has_withdrawn(member.node) && may_come(member.node)
+    };
     if record.is_new() || !record.has_replica(node) || record.isr.iter().any(is_waited_for) {
         return None;
     }

@@ -84,6 +84,54 @@ fn only_the_incarnation_in_the_set_may_take_over() {
     assert_eq!(take_over(&record, &candidate(1)), Err(Ineligible::LeadsAlready));
 }
 
+/// As after a loss of all power under `page-cache`.
+#[test]
+fn who_holds_another_replica_than_the_set_names_says_so_once_and_is_not_waited_for() {
+    let record = led(&[1, 2, 3], &[1, 2, 3]);
+    let renewed = |raw| Candidate { incarnation: incarnation(7), ..candidate(raw) };
+    assert_eq!(withdrawal(&record, &candidate(2), None), None, "it can lead");
+    assert_eq!(withdrawal(&led(&[1, 2, 3], &[1, 2]), &renewed(3), None), None, "nobody waits for it");
+
+    let said = withdrawal(&record, &renewed(3), Some(node(2))).unwrap();
+    assert_eq!((said.leader, &said.withdrawn), (Some(node(1)), &members(&[3])), "it is not its leadership");
+    assert_eq!((&said.isr, said.has_withdrawn(node(3))), (&record.isr, true));
+    assert_eq!(withdrawal(&said, &renewed(3), None), None, "it is said");
+    assert_eq!(successor(&said, |n| n != node(2)), None, "it is handed nothing");
+    assert_eq!(take_over_delay(&said, node(2), STAGGER, |_| true), Some(Duration::ZERO));
+    let joined = PartitionRecord {
+        isr: vec![member(1), IsrMember { node: node(3), incarnation: incarnation(7) }],
+        ..said.clone()
+    };
+    assert!(!joined.has_withdrawn(node(3)), "its new replica is in sync");
+
+    let all = withdrawal(&said, &renewed(1), Some(node(2))).unwrap();
+    assert_eq!((all.leader, all.leader_epoch), (None, Some(epoch(4))));
+    assert_eq!(all.resigned, Some(Resignation { node: node(1), successor: Some(node(2)) }));
+    assert_eq!(unclean_delay(&all, node(1), STAGGER, |_| true, |_| true), None, "node 2 may come");
+    let all = withdrawal(&all, &renewed(2), None).unwrap();
+    assert_eq!(unclean_delay(&all, node(1), STAGGER, |_| true, |_| true), Some(STAGGER));
+
+    let order = UncleanOrder::Topic { member_lives: false };
+    let led_again = unclean_leadership(&all, &renewed(2), order).unwrap();
+    assert_eq!(led_again.withdrawn, [], "nobody has withdrawn from the new set");
+    assert_eq!(led_again.unclean.unwrap().passed_over, record.isr);
+}
+
+#[test]
+fn who_withdrew_stays_withdrawn_until_the_next_leadership() {
+    let record = led(&[1, 2, 3], &[1, 2]);
+    let renewed = Candidate { incarnation: incarnation(7), ..candidate(2) };
+    let said = withdrawal(&record, &renewed, None).unwrap();
+    let broken = |new: &PartitionRecord| check_change(&said, new).unwrap_err();
+    let forgotten = PartitionRecord { withdrawn: vec![], ..said.clone() };
+    assert!(broken(&forgotten).contains("stays so"));
+    let foreign = PartitionRecord { withdrawn: members(&[2, 3]), ..said.clone() };
+    assert!(broken(&foreign).contains("only a member"));
+    let next = renewed_leadership(&said, &candidate(1)).unwrap();
+    assert_eq!(next.withdrawn, []);
+    assert!(broken(&PartitionRecord { withdrawn: members(&[2]), ..next }).contains("new leadership"));
+}
+
 #[test]
 fn a_new_partition_is_not_taken_over() {
     let id = TopicIdPartition::new(TopicId::random(), PartitionIndex::new(0).unwrap());

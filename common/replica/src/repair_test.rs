@@ -1,9 +1,9 @@
 //! Real logs with damage, and what a repair brings back (design.md 2).
 
 use bytes::Bytes;
-use highwater_protocol::fetch::{FetchPartition, Requester, TopicRef};
 use highwater_log::storage::sim::SimStorage;
-use highwater_log::{OffsetRange, Storage};
+use highwater_log::{Access, OffsetRange, Storage, StorageFile as _};
+use highwater_protocol::fetch::{FetchPartition, Requester, TopicRef};
 use highwater_records::{BatchBuilder, Compression, Producer};
 use highwater_types::{Durability, IsrMember, Offset, WallTime};
 
@@ -104,6 +104,40 @@ fn what_no_high_watermark_covers_is_repaired_too() {
     let follower = cluster.follower(1);
     assert_eq!(follower.damage(), []);
     assert_eq!(acknowledged(follower), follower.log().log_end());
+}
+
+#[test]
+fn rot_that_a_reader_met_holds_the_acknowledgement_under_a_new_incarnation_until_it_is_repaired() {
+    let mut cluster = Cluster::leading(2, Durability::Fsync);
+    for _ in 0..30 {
+        cluster.produce(0, 1);
+    }
+    cluster.replicate();
+    let now = cluster.now();
+    let before = cluster.follower(1).incarnation();
+    let rot_met = |cluster: &mut Cluster| {
+        let Role::Follower(side) = &mut cluster.machines[1].role else { panic!("it follows") };
+        let step = side.replica.on_rot_met(Offset::ZERO, now);
+        side.take(step);
+    };
+    rot_met(&mut cluster);
+    assert_eq!(cluster.follower(1).incarnation(), before, "nothing is wrong");
+
+    let segment = cluster.log(1).unwrap().directory().join("00000000000000000000.log");
+    let file = cluster.machines[1].storage.open(&segment, Access::ReadWrite).unwrap();
+    file.write_all_at(b"rot", 70).unwrap();
+    rot_met(&mut cluster);
+    let damage = cluster.follower(1).damage();
+    let [lost] = damage.as_slice() else { panic!("{damage:?}") };
+    assert_eq!((lost.range.start, lost.at_end), (Offset::ZERO, false));
+    assert_ne!(cluster.follower(1).incarnation(), before, "it lost what it had acknowledged");
+    fetch_once(&mut cluster);
+    assert_eq!(acknowledged(cluster.follower(1)), Offset::ZERO, "nothing behind the damage");
+
+    repair(&cluster, lost.range);
+    fetch_once(&mut cluster);
+    let follower = cluster.follower(1);
+    assert_eq!((follower.damage(), acknowledged(follower)), (vec![], follower.log().log_end()));
 }
 
 #[test]

@@ -10,6 +10,8 @@ use parking_lot::Mutex;
 #[derive(Debug, Default)]
 pub struct DamageNote {
     place: Mutex<Option<Offset>>,
+    /// The base of the segment in which damage was met that was not known.
+    segment: Mutex<Option<Offset>>,
 }
 
 impl DamageNote {
@@ -17,7 +19,10 @@ impl DamageNote {
     pub fn note(&self, topic: &TopicName, partition: PartitionIndex, error: &ReadError) -> bool {
         let place = match error {
             ReadError::Damaged { range, .. } => range.start,
-            ReadError::Corrupt { segment, .. } => *segment,
+            ReadError::Corrupt { segment, .. } => {
+                *self.segment.lock() = Some(*segment);
+                *segment
+            }
             ReadError::OutOfRange { .. }
             | ReadError::Overtaken
             | ReadError::Unusable(_)
@@ -32,6 +37,12 @@ impl DamageNote {
             );
         }
         is_news
+    }
+
+    /// The base of the segment in which readers last met damage that was not known to the log.
+    #[must_use]
+    pub fn segment(&self) -> Option<Offset> {
+        *self.segment.lock()
     }
 }
 
@@ -52,8 +63,17 @@ mod tests {
             range: OffsetRange { start: offset(from), end: offset(from + 10) },
         };
         assert!(met(&damaged(12, 10)));
+        assert_eq!(note.segment(), None, "the log knows of it");
         assert!(!met(&damaged(15, 10)), "the same range, asked for elsewhere");
         assert!(!met(&ReadError::Overtaken));
         assert!(met(&damaged(30, 30)));
+        let corrupt = ReadError::Corrupt {
+            asked: offset(45),
+            segment: offset(40),
+            position: 7,
+            reason: "rot".to_owned(),
+        };
+        assert!(met(&corrupt));
+        assert_eq!(note.segment(), Some(offset(40)));
     }
 }

@@ -58,6 +58,10 @@ pub struct PartitionRecord {
     /// Who gave the leadership up, and for whom; absent while there is a leader (design.md 6.11).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resigned: Option<Resignation>,
+    /// Members of the in-sync set whose nodes found, since the newest leadership began, that they hold other replicas now: a
+    /// replaced incarnation never comes back, so none of these can lead (design.md 6.3, 6.13).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub withdrawn: Vec<IsrMember>,
     /// The newest unclean election; it stays (design.md 6.5, 6.13).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unclean: Option<UncleanElection>,
@@ -111,6 +115,7 @@ impl PartitionRecord {
             adding: Vec::new(),
             removing: Vec::new(),
             resigned: None,
+            withdrawn: Vec::new(),
             unclean: None,
         }
     }
@@ -163,6 +168,12 @@ impl PartitionRecord {
     #[must_use]
     pub fn isr_member(&self, node: NodeId) -> Option<IsrMember> {
         self.isr.iter().find(|m| m.node == node).copied()
+    }
+
+    /// Whether `node` said that it is no more what the in-sync set names.
+    #[must_use]
+    pub fn has_withdrawn(&self, node: NodeId) -> bool {
+        self.isr_member(node).is_some_and(|member| self.withdrawn.contains(&member))
     }
 
     /// Whether this incarnation of `node` may stand for election: it is the one in the in-sync set.

@@ -149,6 +149,7 @@ pub(crate) fn encode_partition(
             node_id: Some(resigned.node.get()),
             successor_id: resigned.successor.map(NodeId::get),
         }),
+        withdrawn: record.withdrawn.iter().map(encode_member).collect(),
         unclean: record.unclean.as_ref().map(|unclean| v1::UncleanElection {
             leader_epoch: Some(unclean.epoch.get()),
             log_end_offset: Some(unclean.log_end.get()),
@@ -229,6 +230,7 @@ pub(crate) fn decode_partition(topic_id: TopicId, message: &v1::Partition) -> De
         adding: decode_nodes("adding", &message.adding)?,
         removing: decode_nodes("removing", &message.removing)?,
         resigned: message.resigned.as_ref().map(decode_resignation).transpose()?,
+        withdrawn: message.withdrawn.iter().map(decode_member).collect::<Decoded<_>>()?,
         unclean: message.unclean.as_ref().map(decode_unclean).transpose()?,
     };
     let leader_endpoint =

@@ -35,6 +35,7 @@ fn partitions(topic: &TopicRecord) -> Vec<PartitionRecord> {
         adding: vec![n(1)],
         removing: vec![n(0)],
         resigned: Some(Resignation { node: n(1), successor: Some(n(0)) }),
+        withdrawn: vec![IsrMember { node: n(0), incarnation: Incarnation::new(u64::MAX).unwrap() }],
         unclean: Some(UncleanElection {
             epoch: LeaderEpoch::FIRST,
             log_end: Offset::ZERO,
@@ -51,6 +52,7 @@ fn partitions(topic: &TopicRecord) -> Vec<PartitionRecord> {
         adding: Vec::new(),
         removing: Vec::new(),
         resigned: None,
+        withdrawn: Vec::new(),
         unclean: None,
         ..led.clone()
     };

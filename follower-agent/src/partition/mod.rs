@@ -8,6 +8,7 @@
 mod lag;
 mod pausing;
 mod queues;
+mod rot;
 mod trouble;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -25,9 +26,7 @@ use highwater_protocol::quota::{Metering, follower_in_sync};
 use highwater_replica::{AskOffsets, FollowerReplica, FollowerStep, FollowerWork, Now};
 use highwater_serving::observe::{follower_attribute, partition_attributes};
 use highwater_serving::volume::on_disk;
-use highwater_serving::{
-    DamageNote, FetchPurgatory, HostedReplica, ReplicaFacts, ReplicationThrottle, wait_for_readers,
-};
+use highwater_serving::{FetchPurgatory, HostedReplica, ReplicaFacts, ReplicationThrottle, wait_for_readers};
 use highwater_telemetry::{KeyValue, Telemetry};
 use highwater_types::{
     Durability, ErrorCode, MonotonicTime, NodeId, Offset, PartitionEpoch, PartitionRecord, ReplicationError,
@@ -40,6 +39,7 @@ pub(crate) use self::lag::LastWay;
 pub(crate) use self::pausing::PausedReplicas;
 use self::pausing::Told;
 use self::queues::{Queued, Work, WorkQueue};
+use self::rot::RotWatch;
 use self::trouble::Trouble;
 use crate::fetcher::{Applied, Carried, Followed, ReadySet};
 
@@ -95,7 +95,7 @@ pub(crate) struct FollowedPartition {
     lags: LagWatch,
     /// What names it in all that is told of it: the partition, and this follower.
     about: [KeyValue; 3],
-    damage: DamageNote,
+    rot: RotWatch,
 }
 
 impl FollowedPartition {
@@ -125,7 +125,7 @@ impl FollowedPartition {
             resuming: AtomicBool::new(false),
             lags: LagWatch::default(),
             about,
-            damage: DamageNote::default(),
+            rot: RotWatch::default(),
         })
     }
 
@@ -223,6 +223,14 @@ impl FollowedPartition {
             self.context.purgatory.wake(self.replica.id());
         }
         self.note_trouble();
+    }
+
+    /// A reader was refused.
+    fn on_read_failed(&self, error: &ReadError) {
+        let now = self.context.clocks.monotonic.now();
+        if let Some(segment) = self.rot.met(&self.topic.name, self.replica.id().partition, error, now) {
+            self.work.push(Work::CheckSegment(segment));
+        }
     }
 
     /// Work ended outside of the loop.
@@ -380,8 +388,7 @@ impl HostedReplica for FollowedPartition {
     }
 
     fn read(&self, from: Offset, limits: ReadLimits) -> Result<LogRead, ReadError> {
-        let read = self.replica.read(from, limits);
-        read.inspect_err(|error| _ = self.damage.note(&self.topic.name, self.replica.id().partition, error))
+        self.replica.read(from, limits).inspect_err(|error| self.on_read_failed(error))
     }
 
     fn offset_for_timestamp(
@@ -389,6 +396,6 @@ impl HostedReplica for FollowedPartition {
         timestamp: WallTime,
         upper: Offset,
     ) -> Result<Option<TimestampHit>, ReadError> {
-        self.replica.offset_for_timestamp(timestamp, upper)
+        self.replica.offset_for_timestamp(timestamp, upper).inspect_err(|error| self.on_read_failed(error))
     }
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use highwater_node::{Flush, PushError, SerialQueue};
 use highwater_protocol::follower::PartitionFetchState;
 use highwater_replica::FollowerWork;
-use highwater_types::MonotonicTime;
+use highwater_types::{MonotonicTime, Offset};
 
 use super::{FollowedPartition, PartitionContext, QUEUED_ANSWERS_MAX};
 
@@ -30,6 +30,8 @@ pub(super) enum Work {
     AdoptLeadership,
     /// A person resumed it.
     Resume,
+    /// A reader met damage in the segment of this base.
+    CheckSegment(Offset),
 }
 
 /// The room that an answer takes up until it is appended, or dropped.
@@ -120,6 +122,7 @@ impl FollowedPartition {
                     self.work_done(&work, now.monotonic);
                 }
                 Work::Resume => self.resume(),
+                Work::CheckSegment(base) => self.absorb(self.replica.on_rot_met(base, self.context.now())),
                 Work::AdoptLeadership => {}
             }
             self.adopt_leadership();

@@ -234,6 +234,15 @@ impl LedPartition {
         }
     }
 
+    /// After it was handed over: damage that readers met goes on record, so that the node's agent repairs it.
+    pub(crate) async fn note_rot(self: &Arc<Self>) {
+        let Some(segment) = self.damage.segment() else { return };
+        let this = Arc::clone(self);
+        if let Err(error) = on_disk(move || this.replica.note_rot(segment)).await {
+            tracing::warn!(partition = %self.id_name(), %error, "could not put damage on record");
+        }
+    }
+
     /// Lets accepted appends finish, marks the log clean and frees its lock. The leadership is over, and nobody new finds
     /// the partition any more. Answers that still read get `patience` in all to be done (design.md 6.6).
     pub(crate) async fn close(self: Arc<Self>, patience: Duration) {

@@ -359,6 +359,11 @@ impl ReplicaManager {
                 self.pause_for_disk(id, won.partition_epoch, why, view);
                 true
             }
+            Stood::Withdrew(why) => {
+                // The record that says so may be on its way here still.
+                self.pause(id, seen, Some(RETRY_MIN), why);
+                true
+            }
             Stood::Ineligible(why) => {
                 if self.attempts.failed(id, &why.message).1 {
                     tracing::warn!(partition = name_of(view, id), topic_id = %id.topic_id, error = %why, "cannot lead");

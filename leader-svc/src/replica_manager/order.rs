@@ -132,11 +132,12 @@ fn objection(record: &PartitionRecord, node: NodeId, peers: &Peers) -> Option<St
     if let Some(leader) = record.leader.filter(|leader| *leader != node && !peers.is_down(*leader)) {
         return Some(format!("node {leader} leads, and its leader-svc lives"));
     }
-    let member =
-        record.isr.iter().map(|member| member.node).find(|other| *other != node && peers.is_up(*other))?;
+    // That a replaced incarnation cannot lead is known only once its node has said so in the record.
+    let may_lead = |other: &NodeId| *other != node && !record.has_withdrawn(*other) && peers.is_up(*other);
+    let member = record.isr.iter().map(|member| member.node).find(may_lead)?;
     Some(format!(
-        "node {member} is in sync, and its leader-svc is up: it leads without a loss. If it says that it cannot, stop its \
-         leader-svc first"
+        "node {member} is in sync, and its leader-svc is up: it leads without a loss, or says soon that it cannot. If neither \
+         comes, stop its leader-svc first"
     ))
 }
 
@@ -148,7 +149,9 @@ pub(super) fn outcome(node: NodeId, stood: &Stood) -> Outcome {
             ErrorCode::LeaderNotAvailable,
             "another record of the partition was written meanwhile",
         )),
-        Stood::Failed(why) | Stood::Ineligible(why) | Stood::Elected(_, why) => Err(why.clone()),
+        Stood::Failed(why) | Stood::Ineligible(why) | Stood::Withdrew(why) | Stood::Elected(_, why) => {
+            Err(why.clone())
+        }
     }
 }
 

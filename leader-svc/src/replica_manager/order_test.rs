@@ -76,6 +76,13 @@ async fn a_person_takes_no_leadership_that_somebody_has_or_can_take_without_a_lo
     assert!(why(&[2], &[3]).unwrap().contains("node 3 is in sync"));
     assert_eq!(why(&[2], &[]), None, "node 3 runs no leader-svc");
     assert_eq!(why(&[2, 3], &[]), None);
+    // What is known of who has withdrawn: it cannot lead, up or not. Of node 3 it is not known.
+    let withdrawn = PartitionRecord { leader: None, withdrawn: vec![member(2, 7)], ..record.clone() };
+    let why = |up: &[i32]| objection(&withdrawn, node(1), &Peers::of([], up.iter().map(|id| node(*id))));
+    assert_eq!(why(&[2]), None);
+    assert!(why(&[2, 3]).unwrap().contains("node 3 is in sync"));
+    let rejoined = PartitionRecord { isr: vec![member(2, 9)], ..withdrawn.clone() };
+    assert!(objection(&rejoined, node(1), &Peers::of([], [node(2)])).unwrap().contains("node 2 is in sync"));
     let own =
         PartitionRecord { leader: Some(node(1)), isr: vec![member(1, 6)], ..PartitionRecord::clone(&record) };
     assert_eq!(objection(&own, node(1), &Peers::default()), None, "it is in nobody's way");

@@ -100,7 +100,12 @@ impl ReplicaManager {
         let shared = Arc::clone(&self.shared);
         self.tasks.spawn(async move {
             end(&shared, id, &partition);
-            told(hand_over(&partition, successor, Instant::now() + RESIGNING_MAX).await);
+            let given_up = hand_over(&partition, successor, Instant::now() + RESIGNING_MAX).await;
+            told(given_up);
+            // Not while the record may still name this node: who leads alone keeps its incarnation (design.md 6.3).
+            if given_up {
+                partition.note_rot().await;
+            }
             partition.close(CLOSE_PATIENCE).await;
             Done::Closed(id)
         });

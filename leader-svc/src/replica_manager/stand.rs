@@ -3,13 +3,14 @@
 //! What must hold: the incarnation and the log end with which this node stands cannot change until the outcome is known,
 //! because the lock and the open log are kept until then; a write of unknown outcome is made again, against the same
 //! version, until a newer record is seen (design.md 6.4); who loses gives the log back. A recorded leader that cannot lead
-//! says so in the record, because the others wait for it as long as it lives (design.md 2).
+//! says so in the record, because the others wait for it as long as it lives (design.md 2); so does a member of the in-sync
+//! set whose incarnation is another one now, because an unclean election waits for who may lead without a loss (6.13).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_coordination::{
-    Candidate, CasOutcome, CoordinationError, Ineligible, UncleanOrder, next_leadership,
+    Candidate, CasOutcome, CoordinationError, Ineligible, UncleanOrder, next_leadership, withdrawal,
 };
 use highwater_log::{LockGuard, OnDamage, OsStorage};
 use highwater_protocol::leader::LeaderConfig;
@@ -49,6 +50,8 @@ pub(super) enum Stood {
     Failed(ReplicationError),
     /// Not with this record and this log.
     Ineligible(ReplicationError),
+    /// As that, and it has just been said in a newer record.
+    Withdrew(ReplicationError),
 }
 
 /// Takes the leadership of a partition, as far as the rules allow; or gives it up, where the record gives it to this node and
@@ -61,7 +64,7 @@ pub(super) async fn stand(
 ) -> Stood {
     let stood = try_to_lead(&shared, Arc::clone(&topic), &record, order).await;
     let (known, why) = match &stood {
-        Stood::Leads(_) | Stood::Lost => return stood,
+        Stood::Leads(_) | Stood::Lost | Stood::Withdrew(_) => return stood,
         Stood::Elected(won, why) => (won, why),
         Stood::Failed(why) | Stood::Ineligible(why) => (&record, why),
     };
@@ -117,8 +120,12 @@ async fn try_to_lead(
         Ok(proposal) => proposal,
         Err(why) => {
             give_back(replica).await;
-            let why = format!("node {} cannot lead: {why}{}", shared.node, advice(&why));
-            return Stood::Ineligible(ReplicationError::new(ErrorCode::LeaderNotAvailable, why));
+            let said = format!("node {} cannot lead: {why}{}", shared.node, advice(&why));
+            let said = ReplicationError::new(ErrorCode::LeaderNotAvailable, said);
+            return match withdrawal(record, &candidate, shared.successor(record)) {
+                Some(withdrawn) => withdraw(shared, &topic, record, withdrawn, said).await,
+                None => Stood::Ineligible(said),
+            };
         }
     };
     match write(shared, replica.partition(), proposal, record).await {
@@ -126,6 +133,29 @@ async fn try_to_lead(
         None => {
             give_back(replica).await;
             Stood::Lost
+        }
+    }
+}
+
+/// Says in the record that the in-sync set names another incarnation of this node than it holds, which is `why` it cannot lead.
+async fn withdraw(
+    shared: &Shared,
+    topic: &TopicRecord,
+    record: &PartitionRecord,
+    withdrawn: PartitionRecord,
+    why: ReplicationError,
+) -> Stood {
+    match shared.context.coordination.swap_partition(withdrawn, record.partition_epoch).await {
+        Ok(CasOutcome::Committed(_)) => {
+            let partition = format!("{}-{}", topic.name, record.partition);
+            tracing::warn!(partition, topic_id = %topic.id, reason = %why, "withdrew from the in-sync set's elections");
+            Stood::Withdrew(why)
+        }
+        Ok(CasOutcome::Conflict(_)) | Err(CoordinationError::NotFound(_)) => Stood::Lost,
+        // If it was made all the same, that is seen.
+        Err(error) => {
+            let why = format!("{why}; it could not say so in the record: {error}");
+            Stood::Failed(ReplicationError::new(ErrorCode::CoordinationUnavailable, why))
         }
     }
 }

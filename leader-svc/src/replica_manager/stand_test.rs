@@ -41,12 +41,35 @@ async fn who_loses_the_leadership_gives_the_log_back() {
 }
 
 #[tokio::test]
-async fn who_is_not_electable_is_told_what_to_do_and_waits_for_another_record() {
+async fn who_is_not_electable_says_so_once_is_told_what_to_do_and_waits_for_another_record() {
     let bench = bench().await;
     bench.led_by(1, 0, vec![member(1, 7)]).await;
+    let stood = bench.stand().await;
+    assert!(matches!(&stood, Stood::Withdrew(why) if why.message.contains("cannot lead")), "{stood:?}");
+    assert_eq!((bench.record().leader, &bench.record().withdrawn[..]), (None, &[member(1, 7)][..]));
+    let said = bench.record().partition_epoch;
     let Stood::Ineligible(why) = bench.stand().await else { panic!("another incarnation stood") };
     assert!(why.message.contains("(in the in-sync set: 0000000000000007)"), "{why}");
     assert!(why.message.contains("Start the nodes of the in-sync set"), "{why}");
+    assert_eq!(bench.record().partition_epoch, said, "nothing new is said");
+    assert!(!bench.is_locked());
+}
+
+#[tokio::test]
+async fn a_withdrawal_that_was_lost_on_its_way_is_tried_again_and_one_that_was_overtaken_is_not() {
+    let bench = bench().await;
+    bench.led_by(2, 0, vec![member(1, 7), member(2, 8)]).await;
+    bench.store.between.lose_before.store(1, Ordering::Release);
+    let stood = bench.stand().await;
+    assert!(
+        matches!(&stood, Stood::Failed(why) if why.code == ErrorCode::CoordinationUnavailable),
+        "{stood:?}"
+    );
+    let seen = bench.record();
+    bench.led_by(2, 1, vec![member(1, 7), member(2, 8)]).await;
+    let stood = stand(Arc::clone(&bench.shared), Arc::clone(&bench.topic), seen, UncleanOrder::None).await;
+    assert!(matches!(stood, Stood::Lost), "{stood:?}");
+    assert_eq!(bench.record().withdrawn, [], "it was about an older record");
     assert!(!bench.is_locked());
 }
 
@@ -108,7 +131,7 @@ async fn a_recorded_leader_that_is_not_electable_gives_the_leadership_to_who_is_
     let isr = vec![member(1, 7), member(2, 8)];
     bench.led_by(1, 0, isr.clone()).await;
     let stood = bench.stand().await;
-    assert!(matches!(stood, Stood::Lost), "{stood:?}");
+    assert!(matches!(stood, Stood::Withdrew(_)), "{stood:?}");
     let record = bench.record();
     assert_eq!((record.leader, record.leader_epoch), (None, Some(LeaderEpoch::FIRST)));
     assert_eq!(record.isr, isr, "who takes it decides about the set");

@@ -31,6 +31,23 @@ async fn out_of_sync_it_stands_where_the_topic_allows_it_and_once_every_member_i
 }
 
 #[tokio::test]
+async fn it_waits_for_no_member_that_lives_and_cannot_lead() {
+    let bench = bench().await;
+    bench.led_by(2, 4, vec![member(2, 7), member(3, 8)]).await;
+    bench.peers.send_replace(Peers::of([], [node(2), node(3)]));
+    let withdrawn = async |members| {
+        let seen = bench.record();
+        let said = PartitionRecord { leader: None, withdrawn: members, ..PartitionRecord::clone(&seen) };
+        bench.store.swap_partition(said, seen.partition_epoch).await.unwrap();
+        (turn(&bench, true), turn(&bench, false))
+    };
+    assert_eq!(withdrawn(vec![member(2, 7)]).await, (None, None), "node 3 may lead");
+    let (allowed, forbidden) = withdrawn(vec![member(2, 7), member(3, 8)]).await;
+    assert_eq!(allowed, Some(Turn { after: STAGGER, order: UncleanOrder::Topic { member_lives: false } }));
+    assert_eq!(forbidden, None);
+}
+
+#[tokio::test]
 async fn in_sync_it_takes_over_from_who_is_down_whatever_the_topic_allows() {
     let bench = bench().await;
     bench.led_by(2, 4, vec![member(1, 6), member(2, 7)]).await;

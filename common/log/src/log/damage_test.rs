@@ -282,7 +282,7 @@ const SEGMENTS: [i64; 6] = [0, 12, 24, 36, 48, 60];
 
 /// A log of segments that begin as [`SEGMENTS`] says, each with six batches of two records but the last one with three, all
 /// committed.
-fn segmented<D: TestDisk>(disk: &D) -> (crate::Log<D::Storage>, Vec<u8>) {
+pub(super) fn segmented<D: TestDisk>(disk: &D) -> (crate::Log<D::Storage>, Vec<u8>) {
     let (log, _) = open(disk, LogConfig { segment_bytes: 6 * 120, ..small_config() });
     lead(&log, 0, 33, 2);
     log.flush().unwrap();

@@ -44,6 +44,7 @@ mod producers;
 mod read;
 mod recover;
 mod retention;
+mod rot;
 mod snapshot;
 mod timestamps;
 mod truncate;
@@ -209,5 +210,7 @@ mod read_test;
 mod recover_test;
 #[cfg(test)]
 mod retention_test;
+#[cfg(test)]
+mod rot_test;
 #[cfg(test)]
 mod truncate_test;

@@ -352,6 +352,24 @@ impl<S: Storage> Log<S> {
         })
     }
 
+    /// Replaces the lost ranges and the incarnation that had the records, durably and at once.
+    pub(super) fn store_rot(&self, ranges: &[OffsetRange], renewed: Incarnation) -> Result<(), LogError> {
+        self.persist(|persisted| {
+            self.refuse_when_closed()?;
+            let old = persisted.state.incarnation;
+            persisted.write_durable(|state| {
+                state.lost_ranges.clear();
+                for range in ranges {
+                    state.add_lost_range(*range);
+                }
+                state.incarnation = renewed;
+            })?;
+            assert!(persisted.is_durable, "the damage is on record");
+            tracing::info!(partition = %self.partition, %old, new = %renewed, "incarnation renewed");
+            Ok(())
+        })
+    }
+
     pub(super) fn refuse_when_closed(&self) -> Result<(), crate::Unusable> {
         if self.closed.load(std::sync::atomic::Ordering::SeqCst) {
             Err(crate::Unusable::Closed)

@@ -315,7 +315,7 @@ impl<S: Storage> FollowerReplica<S> {
         FollowerStep::drained(&mut self.core.lock().partition)
     }
 
-    fn log_replaced(&self, log: &Log<S>, now: Now) -> FollowerStep {
+    pub(super) fn log_replaced(&self, log: &Log<S>, now: Now) -> FollowerStep {
         if let Err(error) = self.producers.lock().on_replaced(log) {
             return self.storage_failed(&error, now);
         }
@@ -325,7 +325,7 @@ impl<S: Storage> FollowerReplica<S> {
         FollowerStep::drained(&mut core.partition)
     }
 
-    fn storage_failed(&self, error: &LogError, now: Now) -> FollowerStep {
+    pub(super) fn storage_failed(&self, error: &LogError, now: Now) -> FollowerStep {
         self.failed(error.to_string(), now)
     }
 

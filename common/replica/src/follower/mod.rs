@@ -35,6 +35,7 @@ use crate::{OpenReplica, ReplicaError, ReplicaFacts, ReplicaPlace, log_facts};
 
 mod apply;
 mod refill;
+mod rot;
 mod step;
 
 pub use refill::{Refill, RepairError};

@@ -189,6 +189,17 @@ impl<S: Storage> LeaderReplica<S> {
         Ok(())
     }
 
+    /// After the leadership was handed over, because a reader met a bad batch in the segment of this base: what of it is damaged
+    /// goes on record under a new incarnation, so that who follows with this log repairs it. *Blocks.* Answers whether there
+    /// was any.
+    ///
+    /// # Errors
+    /// As [`Log::note_rot`](highwater_log::Log::note_rot).
+    pub fn note_rot(&self, segment: Offset) -> Result<bool, LogError> {
+        debug_assert!(self.is_over(), "nothing more is acknowledged");
+        self.log.note_rot(segment, (self.place.fresh_incarnation)())
+    }
+
     /// Ends the leadership; the log stays open for reads that are under way.
     pub fn resign(&self) {
         self.core.lock().resign();
