@@ -32,6 +32,7 @@ const _: () = assert!(
 
 const FLAG_CLEAN: u8 = 1;
 const FLAG_PARTITION_EPOCH: u8 = 2;
+const FLAG_KEPT_ON_DAMAGE: u8 = 4;
 
 /// What is known of a partition's replica on this disk (design.md 2).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +57,9 @@ pub struct CheckpointState {
     pub boot_id: Option<Uuid>,
     /// Acknowledged records that are lost or damaged here; in order, not touching, at most [`LOST_RANGES_MAX`].
     pub lost_ranges: Vec<OffsetRange>,
+    /// Whether the incarnation was kept on new damage, and no leadership has begun since: that this replica alone is the
+    /// in-sync set was said by a record that may be an old one (design.md 6.3).
+    pub kept_on_damage: bool,
     /// Under `page-cache`, where the log ended when its last flush began: as long as the host runs, the log reaches at least
     /// to here, unless that flush failed and the process died before it could write that down (design.md 6.3).
     pub flush_target: Offset,
@@ -78,6 +82,7 @@ impl CheckpointState {
             clean: false,
             boot_id: None,
             lost_ranges: Vec::new(),
+            kept_on_damage: false,
             flush_target: Offset::ZERO,
             unclean_loss: None,
         }
@@ -128,6 +133,7 @@ impl CheckpointState {
         let epoch = |epoch: Option<LeaderEpoch>| epoch.map_or(-1, LeaderEpoch::get).to_be_bytes();
         let mut flags = if self.clean { FLAG_CLEAN } else { 0 };
         flags |= self.highest_partition_epoch.map_or(0, |_| FLAG_PARTITION_EPOCH);
+        flags |= if self.kept_on_damage { FLAG_KEPT_ON_DAMAGE } else { 0 };
         fields.extend(self.topic_id.uuid().as_bytes());
         fields.extend(self.incarnation.get().to_be_bytes());
         fields.extend(self.recovery_point.get().to_be_bytes());
@@ -248,6 +254,7 @@ fn decode_fields(mut fields: Reader<'_>) -> Option<CheckpointState> {
         clean: flags & FLAG_CLEAN != 0,
         boot_id: (!boot_id.is_nil()).then_some(boot_id),
         lost_ranges,
+        kept_on_damage: flags & FLAG_KEPT_ON_DAMAGE != 0,
         flush_target,
         unclean_loss,
     };

@@ -5,7 +5,9 @@ use super::fixture_test::{
     on_both_disks, open, options, read_all, small_config, stamped, try_open,
 };
 use super::recover_test::{LOG_0, batch_bytes, edit, file, killed_log, reopen};
-use crate::{IndexKind, LogConfig, OffsetRange, OnDamage, OpenOptions, ReadError, Renewal, Repair, Storage};
+use crate::{
+    IndexKind, LogConfig, OffsetRange, OnDamage, OpenOptions, OpenReport, ReadError, Renewal, Repair, Storage,
+};
 use highwater_types::{Durability, EpochEntry};
 
 on_both_disks!(
@@ -17,7 +19,8 @@ on_both_disks!(
     what_the_leader_lost_reaches_beyond_or_ends_within_an_own_lost_tail,
     a_lost_tail_that_the_leader_does_not_have_is_forgotten,
     lost_ranges_are_known_after_a_clean_stop,
-    a_sole_replica_keeps_its_incarnation_on_damage,
+    an_incarnation_that_was_kept_on_damage_is_renewed_once_another_is_in_sync,
+    an_incarnation_that_was_kept_on_damage_stays_once_its_replica_has_led_alone,
     a_garbled_header_below_the_high_watermark_is_damage,
     a_missing_first_segment_is_damage,
     no_offset_is_ever_skipped_whichever_segments_are_missing,
@@ -236,17 +239,38 @@ fn lost_ranges_are_known_after_a_clean_stop<D: TestDisk>() {
     assert_eq!(log.read(o(10), all()).unwrap().next, o(30));
 }
 
-fn a_sole_replica_keeps_its_incarnation_on_damage<D: TestDisk>() {
+/// A log that lost acknowledged records, and was opened by one who took itself for alone.
+fn kept_on_damage<D: TestDisk>(disk: &D) -> (crate::Log<D::Storage>, OpenReport) {
+    killed_log(disk, 20);
+    edit(disk, LOG_0, |log| log.truncate(batch_bytes() * 7));
+    let keep = OpenOptions { on_damage: OnDamage::KeepIncarnation, ..options(LogConfig::default()) };
+    let (log, report) = try_open(disk, keep).unwrap();
+    assert_eq!((report.renewal, report.incarnation), (None, inc(100)));
+    (log, report)
+}
+
+fn an_incarnation_that_was_kept_on_damage_is_renewed_once_another_is_in_sync<D: TestDisk>() {
     let disk = D::new();
-    killed_log(&disk, 20);
-    edit(&disk, LOG_0, |log| log.truncate(batch_bytes() * 7));
-    let keep = OpenOptions {
-        on_damage: OnDamage::KeepIncarnation,
-        new_incarnation: inc(200),
-        ..options(LogConfig::default())
-    };
-    let (_, report) = try_open(&disk, keep).unwrap();
-    assert_eq!((report.damage.len(), report.renewal, report.incarnation), (1, None, inc(100)));
+    let (log, found) = kept_on_damage(&disk);
+    // Its record was an old one, so it was not elected.
+    log.close_clean(found.high_watermark).unwrap();
+    let renew = OpenOptions { new_incarnation: inc(200), ..options(LogConfig::default()) };
+    let (log, report) = try_open(&disk, renew.clone()).unwrap();
+    assert_eq!((report.renewal, report.incarnation), (Some(Renewal::Damage), inc(200)));
+    log.close_clean(report.high_watermark).unwrap();
+    let (_, report) = try_open(&disk, OpenOptions { new_incarnation: inc(300), ..renew }).unwrap();
+    assert_eq!((report.renewal, report.incarnation), (None, inc(200)), "once");
+}
+
+fn an_incarnation_that_was_kept_on_damage_stays_once_its_replica_has_led_alone<D: TestDisk>() {
+    let disk = D::new();
+    let (log, found) = kept_on_damage(&disk);
+    log.confirm_incarnation().unwrap();
+    log.close_clean(found.high_watermark).unwrap();
+    let renew = OpenOptions { new_incarnation: inc(200), ..options(LogConfig::default()) };
+    let (_, report) = try_open(&disk, renew).unwrap();
+    assert_eq!((report.renewal, report.incarnation), (None, inc(100)));
+    assert_eq!(report.damage.len(), 1, "what it lost is known");
 }
 
 fn a_garbled_header_below_the_high_watermark_is_damage<D: TestDisk>() {

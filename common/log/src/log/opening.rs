@@ -95,6 +95,7 @@ impl<'a, S: Storage> Opening<'a, S> {
             return;
         }
         self.state.incarnation = self.options.new_incarnation;
+        self.state.kept_on_damage = false;
         self.renewal.get_or_insert(reason);
     }
 
@@ -301,14 +302,12 @@ impl<'a, S: Storage> Opening<'a, S> {
             self.lost_in_flush(scan.end, &mut damage);
         }
         damage.sort_by_key(|d| d.damage.range.start);
-        let is_new = |d: &DamagedBytes| {
-            !self
-                .state
-                .lost_ranges
-                .iter()
-                .any(|known| known.start <= d.damage.range.start && d.damage.range.end <= known.end)
-        };
-        if damage.iter().any(is_new) && self.options.on_damage == OnDamage::RenewIncarnation {
+        let known = &self.state.lost_ranges;
+        let is_known =
+            |range: OffsetRange| known.iter().any(|k| k.start <= range.start && range.end <= k.end);
+        // Or it was kept at an opening before, by a replica that was not alone any more.
+        self.state.kept_on_damage |= damage.iter().any(|d| !is_known(d.damage.range));
+        if self.state.kept_on_damage && self.options.on_damage == OnDamage::RenewIncarnation {
             self.renew(Renewal::Damage);
         }
         self.state.lost_ranges.clear();

@@ -30,7 +30,8 @@ pub struct OpenOptions {
 pub enum OnDamage {
     /// It is renewed: the replica must not stand for what it lost.
     RenewIncarnation,
-    /// It is kept: this replica alone is the in-sync set, nobody else has the records either.
+    /// It is kept: this replica alone is the in-sync set, nobody else has the records either. If it does not lead by an
+    /// election that holds to that, it is renewed at an opening where it is not alone: the record was an old one.
     KeepIncarnation,
 }
 

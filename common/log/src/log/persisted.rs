@@ -117,6 +117,22 @@ impl<S: Storage> Log<S> {
         })
     }
 
+    /// This replica leads, elected as the whole in-sync set: nobody else has what it lost, so an incarnation that was kept on
+    /// damage stays (design.md 6.3). Durable on return; nobody may join the in-sync set before.
+    ///
+    /// # Errors
+    /// What the disk says; the incarnation is renewed later, then.
+    pub fn confirm_incarnation(&self) -> Result<(), LogError> {
+        self.persist(|persisted| {
+            self.refuse_when_closed()?;
+            if persisted.state.kept_on_damage {
+                persisted.write_durable(|state| state.kept_on_damage = false)?;
+            }
+            debug_assert!(!persisted.state.kept_on_damage, "the loss is accepted");
+            Ok(())
+        })
+    }
+
     /// Notes durably that acknowledged records are lost, which the log's end does not show any more once the high watermark in
     /// the checkpoint follows it. Opening the log finds them as known damage. Allowed on a log that failed, too.
     ///

@@ -85,6 +85,7 @@ impl<S: Storage> OpenReplica<S> {
             return Err(refused("this incarnation is not in the in-sync set").into());
         }
         self.log.note_epochs(Some(epoch), record.partition_epoch)?;
+        self.log.confirm_incarnation()?;
         self.log.pass_over_lost_tail()?;
         let producers = Producers::load(&self.log)?;
         let epoch_start = if is_planted(PlantedFault::NoEpochAtLeaderStart) {
