@@ -18,6 +18,7 @@ on_both_disks!(
     what_the_leader_lost_is_passed_over_and_stays_on_record,
     what_the_leader_lost_reaches_beyond_or_ends_within_an_own_lost_tail,
     a_lost_tail_that_the_leader_does_not_have_is_forgotten,
+    a_tail_that_is_lost_again_before_it_was_whole_is_known_from_the_new_end_on,
     lost_ranges_are_known_after_a_clean_stop,
     an_incarnation_that_was_kept_on_damage_is_renewed_once_another_is_in_sync,
     an_incarnation_that_was_kept_on_damage_stays_once_its_replica_has_led_alone,
@@ -192,6 +193,21 @@ fn a_lost_tail_that_the_leader_does_not_have_is_forgotten<D: TestDisk>() {
     kill(log);
     let (log, report) = reopen(&disk);
     assert_eq!((log.log_end(), report.damage), (o(18), vec![]));
+}
+
+fn a_tail_that_is_lost_again_before_it_was_whole_is_known_from_the_new_end_on<D: TestDisk>() {
+    let disk = D::new();
+    killed_log(&disk, 20);
+    edit(&disk, LOG_0, |log| log.truncate(batch_bytes() * 7));
+    let (log, report) = reopen(&disk);
+    assert_eq!(lost_in(&log), [(OffsetRange::new(o(14), o(20)), true)]);
+    log.append_as_follower(&stamped(2, 14, 0), e(0), NOW).unwrap();
+    log.close_clean(report.high_watermark).unwrap();
+    edit(&disk, LOG_0, |log| log.truncate(batch_bytes() * 5));
+    let (log, report) = reopen(&disk);
+    let lost = [(OffsetRange::new(o(10), o(16)), true), (OffsetRange::new(o(16), o(20)), true)];
+    assert_eq!((log.log_end(), lost_in(&log)), (o(10), lost.to_vec()));
+    assert_eq!(report.renewal, Some(Renewal::Damage), "more is gone than was known");
 }
 
 #[test]

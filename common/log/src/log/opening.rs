@@ -293,10 +293,9 @@ impl<'a, S: Storage> Opening<'a, S> {
                 damage.push(gone(range, range.start >= scan.end, "the bytes are gone"));
             }
         }
-        if let Some(tail) = vouched.after_last(scan.end)
-            && !damage.iter().any(|d| d.damage.range.end >= tail.end)
-        {
-            damage.push(gone(tail, true, "the log ends before what was acknowledged"));
+        if let Some(tail) = vouched.after_last(scan.end) {
+            let tail = still_unknown(tail, &damage);
+            damage.extend(tail.map(|tail| gone(tail, true, "the log ends before what was acknowledged")));
         }
         if scan.end < self.state.flush_target {
             self.lost_in_flush(scan.end, &mut damage);
@@ -320,14 +319,15 @@ impl<'a, S: Storage> Opening<'a, S> {
     /// A flush failed, and took records that may have been acknowledged. The log ends before them: others have them, and this
     /// replica gets them as a new one would, or else they are on record as lost.
     fn lost_in_flush(&mut self, end: Offset, damage: &mut Vec<DamagedBytes>) {
-        let range = OffsetRange::new(end, self.state.flush_target);
         match self.options.on_damage {
             OnDamage::RenewIncarnation => self.renew(Renewal::PageCacheLost),
-            OnDamage::KeepIncarnation if damage.iter().any(|d| d.damage.range.end >= range.end) => {}
-            OnDamage::KeepIncarnation => damage.push(DamagedBytes {
-                damage: Damage { range, at_end: true, reason: "a flush of it failed".to_owned() },
-                bytes: None,
-            }),
+            OnDamage::KeepIncarnation => {
+                let range = still_unknown(OffsetRange::new(end, self.state.flush_target), damage);
+                damage.extend(range.map(|range| DamagedBytes {
+                    damage: Damage { range, at_end: true, reason: "a flush of it failed".to_owned() },
+                    bytes: None,
+                }));
+            }
         }
     }
 
@@ -386,6 +386,16 @@ impl<'a, S: Storage> Opening<'a, S> {
             foreign: std::mem::take(&mut self.foreign),
         }
     }
+}
+
+/// What of a lost tail is not among `damage`: less than all of it where more was lost before, and filled again in part.
+fn still_unknown(tail: OffsetRange, damage: &[DamagedBytes]) -> Option<OffsetRange> {
+    let ranges = || damage.iter().map(|d| d.damage.range);
+    if ranges().any(|known| known.start <= tail.start && tail.end <= known.end) {
+        return None;
+    }
+    let behind = ranges().map(|known| known.start).filter(|start| *start > tail.start).min();
+    Some(OffsetRange::new(tail.start, behind.map_or(tail.end, |start| start.min(tail.end))))
 }
 
 /// Whether a batch holds `offset`.
