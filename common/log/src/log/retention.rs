@@ -109,9 +109,8 @@ impl<S: Storage> Log<S> {
         count: usize,
     ) -> Result<Arc<View<S>>, LogError> {
         assert!(count <= view.closed.len(), "the active segment stays");
-        if count > 0 {
-            self.store_log_start(log_start)?;
-        }
+        // Before anything else: the epoch cache forgets what began below, and may be written any time.
+        self.store_log_start(log_start)?;
         let mut epochs = view.epochs.as_ref().clone();
         epochs.truncate_from_start(log_start);
         let after = self.publish(|view| {

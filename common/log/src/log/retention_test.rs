@@ -14,6 +14,7 @@ on_both_disks!(
     the_log_start_is_durable_before_segments_go,
     the_log_start_rises_and_never_falls,
     epochs_follow_the_log_start,
+    a_log_start_within_a_segment_outlives_the_process_as_its_epochs_do,
 );
 
 fn at(ms: i64) -> WallTime {
@@ -92,6 +93,20 @@ fn the_log_start_rises_and_never_falls<D: TestDisk>() {
     log.close_clean(hw(102, 0)).unwrap();
     let (log, report) = open(&disk, small_config());
     assert_eq!((log.log_start(), log.log_end(), report.clean), (o(100), o(102), true));
+}
+
+fn a_log_start_within_a_segment_outlives_the_process_as_its_epochs_do<D: TestDisk>() {
+    let disk = D::new();
+    let (log, _) = open(&disk, LogConfig::default());
+    lead(&log, 0, 5, 2);
+    lead(&log, 1, 5, 2);
+    log.raise_log_start(o(14)).unwrap();
+    // The cache is written, without what began below.
+    log.assign_epoch(e(2)).unwrap();
+    kill(log);
+    let (log, report) = open(&disk, LogConfig::default());
+    assert_eq!((log.log_start(), log.log_end(), report.damage), (o(14), o(20), vec![]));
+    assert_eq!(log.epochs().earliest().map(|entry| (entry.epoch, entry.start)), Some((e(1), o(14))));
 }
 
 fn epochs_follow_the_log_start<D: TestDisk>() {
