@@ -4,7 +4,7 @@
 #![allow(clippy::print_stdout, reason = "the numbers of a run are its result")]
 
 use highwater_types::planted::PlantedFault;
-use system_tests::core_sim::{Planted, campaign, run};
+use system_tests::core_sim::{Failure, Planted, campaign, run};
 use system_tests::tier::{Tier, tier};
 
 /// The first seed; every later one follows.
@@ -14,7 +14,7 @@ const FIRST: u64 = 0;
 fn seeds() -> u64 {
     match tier() {
         Tier::Quick => 200,
-        Tier::Ci => 3_000,
+        Tier::Ci => 4_000,
         Tier::Long => 100_000,
     }
 }
@@ -48,16 +48,19 @@ fn a_seed_gives_the_same_run_twice_byte_for_byte() {
     assert_eq!(traces.len(), 3, "another seed gives another run");
 }
 
-/// Each rule that is broken on purpose, with the number of seeds within which that must be seen. The unbroken code survives ten
-/// times the largest of them in the tier `long`, three times in `ci`. A second line, whose breach costs nothing while the first
-/// one holds, is planted with that: what the pair then costs, the first fault alone does not.
+/// Each rule that is broken on purpose, with the number of seeds within which that must be seen: mostly twice as many as it
+/// takes, or more. The unbroken code survives ten times the largest of them. A second line, whose breach costs nothing while the
+/// first one holds, is planted with that: what the pair then costs, the one that comes last does not alone. Of
+/// HighWatermarkBelievedAfterReboot and RemovalNotSynced these seeds show what each costs alone, too.
 const CAUGHT_WITHIN: &[(&[PlantedFault], u64)] = &[
     (&[PlantedFault::AcknowledgeUnflushed], 50),
     (&[PlantedFault::AdvanceBelowMinIsr], 50),
     (&[PlantedFault::CheckpointNotLowered], 300),
     (&[PlantedFault::CountOlderEpoch], 50),
-    (&[PlantedFault::DamageAcknowledged], 100),
-    (&[PlantedFault::DamageKeepsIncarnation], 100),
+    (&[PlantedFault::CutBelowHighWatermark, PlantedFault::LateDivergingAnswerApplied], 100),
+    (&[PlantedFault::CutKeepsIncarnation, PlantedFault::LateDivergingAnswerApplied], 200),
+    (&[PlantedFault::DamageAcknowledged], 200),
+    (&[PlantedFault::DamageKeepsIncarnation], 200),
     (&[PlantedFault::DirectoryNotSynced], 100),
     (&[PlantedFault::DivergingFetchCounts], 50),
     (&[PlantedFault::DuplicateAnsweredEarly], 100),
@@ -70,19 +73,19 @@ const CAUGHT_WITHIN: &[(&[PlantedFault], u64)] = &[
     (&[PlantedFault::ExpansionCountedLate], 50),
     (&[PlantedFault::FailedFlushRetried], 300),
     (&[PlantedFault::FetchOffsetAcknowledges], 50),
-    (&[PlantedFault::HighWatermarkAboveFlushed, PlantedFault::HighWatermarkBelievedAfterReboot], 400),
+    (&[PlantedFault::HighWatermarkBelievedAfterReboot, PlantedFault::HighWatermarkAboveFlushed], 400),
     (&[PlantedFault::HighWatermarkFalls], 50),
     (&[PlantedFault::IncarnationReadBeforeLock], 300),
     (&[PlantedFault::JoiningNotCounted], 50),
-    (&[PlantedFault::LateDivergingAnswerApplied], 500),
+    (&[PlantedFault::LateDivergingAnswerApplied], 400),
     (&[PlantedFault::LeaderCountsUnflushed], 50),
     (&[PlantedFault::LossNotNoted], 100),
     (&[PlantedFault::NoEpochAtLeaderStart], 100),
     (&[PlantedFault::NoGraceAtLeaderStart], 50),
     (&[PlantedFault::OldIncarnationCounts], 300),
     (&[PlantedFault::OneRoundTruncation], 300),
-    (&[PlantedFault::OpenedUnflushed], 400),
-    (&[PlantedFault::OvertakenFetchCounts], 600),
+    (&[PlantedFault::OpenedUnflushed], 200),
+    (&[PlantedFault::OvertakenFetchCounts], 200),
     (&[PlantedFault::ParkedFetchCounts], 50),
     (&[PlantedFault::ProducersForgottenAtStart], 50),
     (&[PlantedFault::RebootKeepsIncarnation], 300),
@@ -94,19 +97,15 @@ const CAUGHT_WITHIN: &[(&[PlantedFault], u64)] = &[
     (&[PlantedFault::TruncateToHighWatermarkAtStart], 100),
     (&[PlantedFault::TruncationKeepsProducers], 300),
     (&[PlantedFault::UndefinedCuts, PlantedFault::NoEpochAtLeaderStart], 300),
-    (&[PlantedFault::UnknownDecidedByRead], 1000),
+    (&[PlantedFault::UnknownDecidedByRead], 300),
     (&[PlantedFault::UnknownProducerAnySequence], 50),
     (&[PlantedFault::WorkBelowHighestEpoch], 50),
     (&[PlantedFault::WriteWithoutLock], 100),
 ];
 
-/// Rules that these seeds do not show broken. The first leaves a moment open that few runs come to; the exploration
-/// (`explore.rs`) finds it. The others are second lines: what they let through nobody asks for while a late answer is not applied.
-const NOT_SHOWN: &[PlantedFault] = &[
-    PlantedFault::UnfencedTruncation,
-    PlantedFault::CutKeepsIncarnation,
-    PlantedFault::CutBelowHighWatermark,
-];
+/// Rules that so few seeds do not show broken: one in about 600 does. It leaves a moment open that few runs come to; the
+/// exploration (`explore.rs`) finds it.
+const NOT_SHOWN: &[PlantedFault] = &[PlantedFault::UnfencedTruncation];
 
 #[test]
 fn no_planted_fault_is_forgotten() {
@@ -116,13 +115,29 @@ fn no_planted_fault_is_forgotten() {
     assert!(forgotten.is_empty(), "neither caught nor said not to be, or both: {forgotten:?}");
 }
 
+/// The first seed that shows the faults: of a pair one that the last of them does not show alone.
+fn first_caught(faults: &[PlantedFault], within: u64) -> Option<Failure> {
+    let mut from = FIRST;
+    loop {
+        let failure = campaign(from..FIRST + within, None, &Planted(faults.to_vec())).failure?;
+        let seed = failure.seed;
+        let shows_alone = match faults {
+            [_, last] => campaign(seed..seed + 1, None, &Planted(vec![*last])).failure.is_some(),
+            _ => false,
+        };
+        if !shows_alone {
+            return Some(failure);
+        }
+        from = seed + 1;
+    }
+}
+
 #[test]
 fn each_planted_fault_is_caught() {
     let mut missed = Vec::new();
     for (faults, within) in CAUGHT_WITHIN {
         let name = format!("{faults:?}").replace(['[', ']'], "").replace(", ", "+");
-        let outcome = campaign(FIRST..FIRST + within, None, &Planted(faults.to_vec()));
-        match outcome.failure {
+        match first_caught(faults, *within) {
             Some(failure) => {
                 println!("planted fault {name}: caught by seed {} ({})", failure.seed, failure.what)
             }
@@ -130,11 +145,8 @@ fn each_planted_fault_is_caught() {
         }
     }
     assert!(missed.is_empty(), "not caught: {}", missed.join(", "));
-    let largest = CAUGHT_WITHIN.iter().map(|(_, within)| *within).max().unwrap_or_default();
-    let times = match tier() {
-        Tier::Quick => 0,
-        Tier::Ci => 3,
-        Tier::Long => 10,
-    };
-    assert!(seeds() >= times * largest, "the unbroken code survives {times} times as many");
+    if tier() != Tier::Quick {
+        let largest = CAUGHT_WITHIN.iter().map(|(_, within)| *within).max().unwrap_or_default();
+        assert!(seeds() >= 10 * largest, "the unbroken code survives ten times as many");
+    }
 }

@@ -93,6 +93,13 @@ impl Cluster {
 
     /// Runs to the end.
     pub(super) fn run(&mut self) -> Result<(), String> {
+        if self.scenario.relay {
+            // It can go on from hand to hand once all are there.
+            for node in 0..self.nodes.len() {
+                self.start(node, Which::LeaderSvc);
+                self.start(node, Which::Agent);
+            }
+        }
         while self.step < self.scenario.steps {
             self.step += 1;
             self.one_step()?;

@@ -16,8 +16,6 @@ use super::history::Batch;
 use super::node::{Led, Running, Which, data_dir, empty_disk, node_id};
 use super::scenario::FaultKind;
 
-/// Steps within which a program that died is mostly up again, has opened its logs, and acknowledges.
-const STEPS_TO_START: u64 = 40;
 /// Steps within which what was flushed is mostly acknowledged.
 const STEPS_TO_ACKNOWLEDGE: u64 = 8;
 
@@ -31,14 +29,17 @@ impl Cluster {
             return Ok(());
         }
         let at = self.pick(self.scenario.faults.len());
-        let node = self.pick(self.nodes.len());
+        let anywhere = self.pick(self.nodes.len());
+        // Where much is not flushed most is at stake.
+        let slow = self.scenario.slow_disk.filter(|_| self.one_in(2));
+        let node = slow.unwrap_or(anywhere);
         match self.scenario.faults[at] {
             FaultKind::Kill => {
                 let which = if self.one_in(2) { Which::LeaderSvc } else { Which::Agent };
                 self.nodes[node].kill(which);
                 self.count_fault("program killed");
-                if self.scenario.faults.contains(&FaultKind::PowerLoss) && self.one_in(3) {
-                    self.nodes[node].doomed = Some(STEPS_TO_START);
+                if self.scenario.faults.contains(&FaultKind::PowerLoss) && self.one_in(2) {
+                    self.nodes[node].doomed_when_open = true;
                 }
             }
             FaultKind::PowerLoss => self.power_loss(node),
@@ -114,6 +115,14 @@ impl Cluster {
         if self.one_in(60) {
             let node = self.pick(self.nodes.len());
             self.nodes[node].disk.set_space_left(None);
+        }
+    }
+
+    /// A log has been opened: what its last holder wrote and did not flush may be gone before anybody flushes it.
+    pub(super) fn doom_when_open(&mut self, node: usize) {
+        let node = &mut self.nodes[node];
+        if std::mem::take(&mut node.doomed_when_open) && !self.healing {
+            node.doomed = Some(STEPS_TO_ACKNOWLEDGE);
         }
     }
 

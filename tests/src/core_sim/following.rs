@@ -26,7 +26,7 @@ impl Cluster {
         match self.up_to(99) {
             drawn @ 0..=69 if drawn < work => self.work(node, partition),
             0..=69 => self.fetch(node, partition),
-            70..=87 if self.is_lazy(partition) => {}
+            70..=87 if self.is_lazy(node, partition) => {}
             70..=87 => self.flush_follower(node, partition),
             88..=90 => self.question_times_out(node, partition),
             91..=96 => self.tick_follower(node, partition),
@@ -94,7 +94,12 @@ impl Cluster {
     pub(super) fn fetch(&mut self, node: usize, partition: usize) {
         let now = self.now().monotonic;
         let only_acknowledging = self.percent(25);
+        let asks_again = self.one_in(4);
         let Some(followed) = &self.nodes[node].followed[partition] else { return };
+        // While a request is under way, it is mostly waited for.
+        if !self.healing && !asks_again && self.network.acknowledged_under_way(followed.serial).is_some() {
+            return;
+        }
         let FetchIntent::Ask(ask) = followed.replica.intent(now) else { return };
         let ask = if only_acknowledging { ask.only_acknowledging() } else { ask };
         followed.replica.on_sent(&ask);
@@ -162,14 +167,26 @@ impl Cluster {
         }
     }
 
-    /// Does the oldest piece of its work; a cut may have to wait.
+    /// Where the oldest piece of its work is a cut: whether it would take what a request under way acknowledges.
+    fn waiting_cut(&self, node: usize, partition: usize) -> Option<bool> {
+        let followed = self.nodes[node].followed[partition].as_ref()?;
+        let Some(FollowerWork::Truncate { at, .. }) = followed.work.front() else { return None };
+        Some(self.network.acknowledged_under_way(followed.serial) > Some(at.offset))
+    }
+
+    /// Whether a cut waits for a slow disk.
+    pub(super) fn waits_to_cut(&self, partition: usize) -> bool {
+        let waits = |node: usize| self.waiting_cut(node, partition).is_some();
+        self.scenario.late_work > 0 && (0..self.nodes.len()).any(waits)
+    }
+
+    /// Does the oldest piece of its work. A cut may have to wait until it would take what is being acknowledged.
     pub(super) fn work(&mut self, node: usize, partition: usize) {
         let (now, late_work) = (self.now(), self.scenario.late_work);
-        let waits = self.percent(late_work);
-        let Some(followed) = &mut self.nodes[node].followed[partition] else { return };
-        if waits && matches!(followed.work.front(), Some(FollowerWork::Truncate { .. })) {
+        if self.waiting_cut(node, partition) == Some(false) && self.percent(late_work) {
             return;
         }
+        let Some(followed) = &mut self.nodes[node].followed[partition] else { return };
         let Some(work) = followed.work.pop_front() else { return };
         let step = followed.replica.execute(&work, now);
         let end = followed.replica.log().log_end();

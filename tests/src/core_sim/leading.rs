@@ -66,7 +66,7 @@ impl Cluster {
         }
         let looks = self.scenario.looks;
         let (now, drawn) = (self.now(), self.up_to(94 + looks));
-        if drawn < 40 && self.is_lazy(partition) {
+        if drawn < 40 && self.is_lazy(node, partition) {
             return;
         }
         let Some(leads) = self.nodes[node].leads_mut(partition) else { return };
@@ -89,10 +89,11 @@ impl Cluster {
         self.execute_effects(node, partition);
     }
 
-    /// Whether a flush is put off, where records are acknowledged without one.
-    pub(super) fn is_lazy(&mut self, partition: usize) -> bool {
+    /// Whether a flush is put off: where records are acknowledged without one, and where the disk is slow.
+    pub(super) fn is_lazy(&mut self, node: usize, partition: usize) -> bool {
         let is_acknowledged = self.scenario.partitions[partition].durability == Durability::PageCache;
-        self.scenario.lazy_flushes && is_acknowledged && self.percent(90)
+        let is_slow = self.scenario.slow_disk == Some(node);
+        (is_slow || (self.scenario.lazy_flushes && is_acknowledged)) && self.percent(90)
     }
 
     /// A program sees a newer version of a record; versions in between may be missed.
@@ -231,6 +232,7 @@ impl Cluster {
         let before = is_stale.then(|| replica.describe(now));
         let planned = replica.on_fetch(follower(from), &request, now);
         let told = request.incarnation.map(|incarnation| (node_id(from), incarnation));
+        let asked = request.clone();
         if let Some(before) = before {
             let acknowledged = |rows: &[(highwater_protocol::leader::FollowerRow, Option<u64>)]| {
                 rows.iter().map(|(row, _)| (row.acknowledged, row.incarnation)).collect::<Vec<_>>()
@@ -253,6 +255,11 @@ impl Cluster {
             }
         };
         let lost = leads.replica.lost_ranges();
+        if matches!(&answer, Some(Ok(told)) if told.diverging.is_some()) {
+            let body = Body::Fetch { position, request: asked };
+            self.keep_request(Message { partition, from, to: node, serial, body });
+        }
+        let Some(leads) = self.nodes[node].leads_mut(partition) else { return Ok(()) };
         if let Some(answer) = answer {
             leads.damaged |= meets_damage(&answer);
             let body = Body::Fetched { position, answer, lost };

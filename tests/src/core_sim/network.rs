@@ -17,7 +17,7 @@ const UNDER_WAY_MAX: usize = 40;
 /// Answers that order a cut and come again, in 100, where they come late.
 const COPIED_CUTS: u64 = 60;
 
-/// Answers that were delivered and may come again.
+/// Messages that were delivered and may come again.
 const OLD_MAX: usize = 16;
 
 /// Something under way. `from` and `to` of agents name an opening of a log, so that answers reach only who asked.
@@ -41,11 +41,25 @@ pub(super) struct Message {
     pub(super) body: Body,
 }
 
+impl Message {
+    /// Whether it orders a cut, or is a request that was told to cut: no others are kept.
+    fn is_about_a_cut(&self) -> bool {
+        match &self.body {
+            Body::Fetch { .. } => true,
+            Body::Fetched { answer, .. } => answer.as_ref().is_ok_and(|answer| answer.diverging.is_some()),
+            Body::AskOffsets(_) | Body::Offsets { .. } | Body::AskRecords { .. } | Body::Records { .. } => {
+                false
+            }
+        }
+    }
+}
+
 /// What is under way, and which links are cut.
 #[derive(Debug, Default)]
 pub(super) struct Network {
     pub(super) messages: Vec<Message>,
-    /// Answers that were delivered, the newest last, where they come again when they do most harm.
+    /// Answers, and requests that were told to cut, that were delivered, the newest last, where they come again when they do
+    /// most harm.
     old: VecDeque<Message>,
     /// Pairs of nodes, lower index first.
     cuts: BTreeSet<(usize, usize)>,
@@ -70,6 +84,24 @@ impl Network {
         self.cut_from_store.insert(node);
     }
 
+    /// What requests under way acknowledge, of this opening of a log.
+    pub(super) fn acknowledged_under_way(&self, serial: u64) -> Option<Offset> {
+        let of_it = self.messages.iter().filter(|message| message.serial == serial);
+        let acknowledged = of_it.filter_map(|message| {
+            if let Body::Fetch { request, .. } = &message.body { Some(request.acknowledged()) } else { None }
+        });
+        acknowledged.max()
+    }
+
+    /// Keeps a delivered message; those that have to do with a cut the longest.
+    pub(super) fn keep(&mut self, message: Message) {
+        self.old.push_back(message);
+        if self.old.len() > OLD_MAX {
+            let dull = self.old.iter().position(|message| !message.is_about_a_cut());
+            self.old.remove(dull.unwrap_or(0));
+        }
+    }
+
     pub(super) fn mend(&mut self) {
         self.cuts.clear();
         self.cut_from_store.clear();
@@ -92,7 +124,8 @@ impl Cluster {
     pub(super) fn network_step(&mut self) -> Result<bool, String> {
         let late_answers = self.scenario.late_answers;
         if self.percent(late_answers)
-            && let Some(message) = self.almost_fitting()
+            && let Some((harm, message)) = self.almost_fitting()
+            && (harm > 2 || self.one_in(4))
         {
             self.count_fault("answer repeated where it almost fits");
             self.deliver(message)?;
@@ -122,46 +155,76 @@ impl Cluster {
             self.network.messages.swap_remove(at)
         };
         if late_answers > 0 && matches!(message.body, Body::Fetched { answer: Ok(_), .. }) {
-            self.network.old.push_back(message.clone());
-            if self.network.old.len() > OLD_MAX {
-                self.network.old.pop_front();
-            }
+            self.network.keep(message.clone());
         }
         self.deliver(message)?;
         Ok(true)
     }
 
-    /// An answer to a fetch that its follower would send no more, but one much like it: only a part of its position is another.
-    /// One that orders a cut, if there is one that would take something.
-    fn almost_fitting(&mut self) -> Option<Message> {
-        let mut fitting: Vec<_> =
-            self.network.old.iter().filter(|message| self.almost_fits(message)).collect();
-        let orders_cut = |message: &&Message| matches!(&message.body, Body::Fetched { answer: Ok(answer), .. } if answer.diverging.is_some());
-        if fitting.iter().any(orders_cut) {
-            fitting.retain(orders_cut);
+    /// Keeps a request that was told to cut, if its follower would still send it.
+    pub(super) fn keep_request(&mut self, message: Message) {
+        let Body::Fetch { position, .. } = &message.body else { return };
+        let followed = self.nodes[message.from].followed[message.partition].as_ref();
+        let is_new = followed.is_some_and(|followed| {
+            followed.serial == message.serial
+                && followed.replica.inspect(|core| core.generation()) == position.generation
+        });
+        if is_new && self.scenario.late_answers > 0 {
+            self.network.keep(message);
         }
-        let fitting: Vec<_> = fitting.into_iter().cloned().collect();
-        if fitting.is_empty() {
-            return None;
-        }
-        let at = self.pick(fitting.len());
-        fitting.into_iter().nth(at)
     }
 
-    fn almost_fits(&self, message: &Message) -> bool {
-        let Body::Fetched { position, answer: Ok(answer), .. } = &message.body else { return false };
-        let followed = self.nodes[message.to].followed[message.partition].as_ref();
+    /// A message to or from a follower whose position is another by now, but much like it, and how much harm it might do. Of
+    /// several one that does most; a request comes again once only.
+    fn almost_fitting(&mut self) -> Option<(u8, Message)> {
+        let harms: Vec<_> = self.network.old.iter().map(|message| self.harm(message)).collect();
+        let most = harms.iter().copied().max().filter(|most| *most > 0)?;
+        let worst: Vec<_> = (0..harms.len()).filter(|at| harms[*at] == most).collect();
+        let at = worst[self.pick(worst.len())];
+        let message = self.network.old[at].clone();
+        if matches!(message.body, Body::Fetch { .. }) {
+            self.network.old.remove(at);
+        }
+        Some((most, message))
+    }
+
+    /// How much harm a message might do if it came again now: 0 where everybody would pass it over, 3 where it has to do with a cut
+    /// below what the follower has acknowledged since, or what a request under way acknowledges.
+    fn harm(&self, message: &Message) -> u8 {
+        let is_request = matches!(message.body, Body::Fetch { .. });
+        let follower = if is_request { message.from } else { message.to };
+        let followed = self.nodes[follower].followed[message.partition].as_ref();
         let Some(followed) = followed.filter(|followed| followed.serial == message.serial) else {
-            return false;
+            return 0;
         };
-        followed.replica.inspect(|core| {
-            let is_other = position.generation != core.generation();
-            let is_same_offset = position.fetch_offset == core.fetch_offset();
-            let is_same_epoch = position.leader_epoch == core.leader_epoch();
-            match answer.diverging {
-                Some(at) => is_other && (is_same_offset || is_same_epoch) && at.offset < core.log_end(),
-                None => is_other && is_same_offset,
+        let under_way = self.network.acknowledged_under_way(message.serial);
+        followed.replica.inspect(|core| match &message.body {
+            Body::Fetch { position, request } => {
+                let is_outdone = core.acknowledged() > request.acknowledged();
+                if is_outdone && position.leader_epoch == core.leader_epoch() { 3 } else { 0 }
             }
+            Body::Fetched { position, answer: Ok(answer), .. }
+                if position.generation != core.generation() =>
+            {
+                let is_same_offset = position.fetch_offset == core.fetch_offset();
+                let is_like_it = is_same_offset || position.leader_epoch == core.leader_epoch();
+                match answer.diverging {
+                    None => u8::from(is_same_offset),
+                    Some(at) if is_like_it && at.offset < core.log_end() => {
+                        if under_way > Some(at.offset) {
+                            3
+                        } else {
+                            2
+                        }
+                    }
+                    Some(_) => 0,
+                }
+            }
+            Body::Fetched { .. }
+            | Body::AskOffsets(_)
+            | Body::Offsets { .. }
+            | Body::AskRecords { .. }
+            | Body::Records { .. } => 0,
         })
     }
 

@@ -146,6 +146,8 @@ pub(super) struct Node {
     pub(super) identity_torn: bool,
     /// Its power goes soon, in one of so many steps.
     pub(super) doomed: Option<u64>,
+    /// Its power goes soon after a log has been opened here.
+    pub(super) doomed_when_open: bool,
     /// From when on each partition's leadership may be handed over for a move, in milliseconds of the run.
     pub(super) moves_from: Vec<u64>,
     /// Partitions whose leadership this leader-svc has handed over because its own log is damaged: once each.
@@ -199,6 +201,7 @@ impl Node {
             segment_lost: false,
             identity_torn: false,
             doomed: None,
+            doomed_when_open: false,
             moves_from: vec![0; partitions],
             handed_over: BTreeSet::new(),
         }
@@ -249,7 +252,7 @@ impl Node {
     /// Loses power: what was not flushed may be gone, in part or as a whole.
     pub(super) fn lose_power(&mut self) {
         self.disk.power_loss();
-        self.doomed = None;
+        (self.doomed, self.doomed_when_open) = (None, false);
         self.boot += 1;
         self.run_on(self.disk.clone());
     }

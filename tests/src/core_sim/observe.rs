@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater_log::OffsetRange;
 use highwater_log::storage::sim::SimStorage;
+use highwater_log::{OffsetRange, Renewal};
 use highwater_protocol::follower::PartitionFetchState;
 use highwater_replica::OpenReplica;
 use highwater_types::{
@@ -297,6 +297,8 @@ impl Cluster {
             && is_durable
             && !node.flush_failed
             && !node.identity_torn
+            // A vote that was kept on damage goes later, once its replica sees that it is not alone.
+            && !(node.segment_lost && open.report().renewal == Some(Renewal::Damage))
             && self.rotten[partition].is_none_or(|(rots, _)| rots != index)
         {
             return Err(format!(

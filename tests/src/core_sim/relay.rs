@@ -12,6 +12,9 @@ use super::store::Purpose;
 /// The partition.
 const PARTITION: usize = 0;
 
+/// How often the leadership is handed on while somebody waits to cut, in 1000 steps.
+const PASSES_BEFORE_A_CUT: u64 = 60;
+
 impl Cluster {
     /// Lets one part do one thing; answers whether it had something to do.
     pub(super) fn relay_step(&mut self) -> Result<bool, String> {
@@ -21,10 +24,14 @@ impl Cluster {
         else {
             return self.something();
         };
+        // A cut that waits for a slow disk may find that somebody else leads.
+        let passes = if self.waits_to_cut(PARTITION) { PASSES_BEFORE_A_CUT } else { self.scenario.passes };
+        if self.up_to(999) < passes {
+            return self.pass_on(leader);
+        }
         match self.up_to(99) {
-            0..=1 => self.pass_on(leader),
-            2..=9 => Ok(self.produce()),
-            10..=54 => {
+            0..=7 => Ok(self.produce()),
+            8..=44 => {
                 let others: Vec<_> =
                     record.replicas.iter().copied().filter(|id| index_of(*id) != leader).collect();
                 let node = index_of(others[self.pick(others.len())]);
@@ -36,8 +43,8 @@ impl Cluster {
                 }
                 self.agent_acts(node, PARTITION)
             }
-            55..=79 => self.network_step(),
-            80..=91 => self.leader_svc_acts(leader, PARTITION),
+            45..=81 => self.network_step(),
+            82..=91 => self.leader_svc_acts(leader, PARTITION),
             92..=97 => self.store_step(),
             _ => self.something(),
         }
@@ -48,12 +55,15 @@ impl Cluster {
     fn pass_on(&mut self, leader: usize) -> Result<bool, String> {
         // Who is taken for dead leaves the in-sync set; with two left, somebody can go on.
         let gives_up = self.store.current(PARTITION).isr.len() < 3 || !self.one_in(3);
-        while gives_up && self.learn(leader, Which::LeaderSvc, PARTITION) {}
+        let mut has_learnt = false;
+        while gives_up && self.learn(leader, Which::LeaderSvc, PARTITION) {
+            has_learnt = true;
+        }
         let record = self.store.current(PARTITION).clone();
         let may_lead = |id: &NodeId| index_of(*id) != leader && self.nodes[index_of(*id)].leader_svc.is_up();
         let members: Vec<_> = record.isr.iter().map(|member| member.node).filter(may_lead).collect();
         if members.is_empty() {
-            return Ok(false);
+            return Ok(has_learnt);
         }
         let successor = members[self.pick(members.len())];
         if gives_up {

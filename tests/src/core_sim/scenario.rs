@@ -94,6 +94,8 @@ pub(super) struct Scenario {
     pub(super) hand_overs: u64,
     /// Whether the leadership is handed on again and again.
     pub(super) relay: bool,
+    /// How often it is handed on then, in 1000 steps.
+    pub(super) passes: u64,
     /// `replica.lag.time.max.ms`, in longest times between two steps.
     pub(super) patience: u64,
     /// Partitions that are moved, in 1000 acts of nodes.
@@ -110,6 +112,8 @@ pub(super) struct Scenario {
     pub(super) late_work: u64,
     /// Whether nothing is flushed for long where records are acknowledged without a flush.
     pub(super) lazy_flushes: bool,
+    /// A node that flushes rarely.
+    pub(super) slow_disk: Option<usize>,
     /// Whether a person has somebody lead where nobody may, once faults stop.
     pub(super) persons: bool,
     /// Lost messages and answers of the store, in 100.
@@ -148,6 +152,7 @@ impl Scenario {
             rudeness: [0, 10, 60][index(&mut random, &[30, 70])],
             hand_overs: 0,
             relay: false,
+            passes: 0,
             patience: 50,
             reassignments: 0,
             work: 35,
@@ -155,6 +160,7 @@ impl Scenario {
             late_answers: 0,
             late_work: 0,
             lazy_flushes: random.up_to(99) < 40,
+            slow_disk: None,
             persons: random.up_to(99) < 50,
             looks: 5,
             idempotent: [0, 50, 100][index(&mut random, &[20, 50])],
@@ -169,7 +175,7 @@ impl Scenario {
                 3 + random.up_to(4),
             ],
         };
-        match index(&mut random, &[18, 32, 48, 58, 73, 81, 90]) {
+        match index(&mut random, &[8, 18, 40, 54, 78, 85, 92]) {
             0 => plain,
             1 => plain.of_relay(&mut random),
             2 => plain.of_late_answers(&mut random),
@@ -189,11 +195,13 @@ impl Scenario {
             partitions: one.map(|plan| PartitionPlan { min_isr: 1, ..plan }).collect(),
             faults: faults[index(random, &[50, 70])].clone(),
             fault_rate: 10,
+            steps: 2 * STEPS,
             relay: true,
-            patience: 500,
+            passes: 20,
+            patience: [500, 12][index(random, &[60])],
             work: [35, 15][index(random, &[50])],
             late_cuts: [0, 50, 75][index(random, &[20, 60])],
-            idempotent: [0, 100][index(random, &[50])],
+            idempotent: [0, 100][index(random, &[30])],
             loss: 0,
             repeats: 20,
             pace: 10,
@@ -205,11 +213,14 @@ impl Scenario {
     /// The same, with answers that come again when they almost fit, and cuts that wait in front of a slow disk.
     fn of_late_answers(self, random: &mut Randomness) -> Self {
         let faults = [vec![], vec![FaultKind::PowerLoss, FaultKind::Kill]];
+        let is_slow = random.up_to(99) < 25;
         Self {
             faults: faults[index(random, &[60])].clone(),
+            passes: [8, 20][index(random, &[50])],
+            patience: 500,
             late_cuts: [0, 50][index(random, &[40])],
-            late_answers: [0, 40][index(random, &[30])],
-            late_work: [0, 95][index(random, &[40])],
+            late_answers: if is_slow { 0 } else { 40 },
+            late_work: if is_slow { 95 } else { 0 },
             ..self.of_relay(random)
         }
     }
@@ -232,27 +243,54 @@ impl Scenario {
 
     /// The store answers late or not at all, while replicas come and go.
     fn of_unknown_outcomes(self, random: &mut Randomness) -> Self {
-        Self {
+        let plain = Self {
             faults: vec![FaultKind::Pause, FaultKind::Kill, FaultKind::Outage, FaultKind::Cut],
             fault_rate: 15,
             loss: [5, 20][index(random, &[30])],
             looks: 15,
             pace: 10,
             ..self
+        };
+        if random.up_to(99) < 40 { plain } else { plain.of_changes(random) }
+    }
+
+    /// The in-sync set changes again and again, of few replicas, and what became of that is mostly unknown.
+    fn of_changes(self, random: &mut Randomness) -> Self {
+        let one = self.partitions.into_iter().take(1);
+        Self {
+            steps: 2 * STEPS,
+            partitions: one.map(|plan| PartitionPlan { min_isr: 1, ..plan }).collect(),
+            faults: vec![FaultKind::Pause, FaultKind::Cut],
+            fault_rate: [5, 15][index(random, &[50])],
+            rudeness: [0, 10][index(random, &[50])],
+            hand_overs: [0, 10, 30][index(random, &[40, 70])],
+            patience: [8, 15][index(random, &[50])],
+            loss: [20, 40][index(random, &[50])],
+            looks: 40,
+            weights: [30, 5, 50, 10, 3],
+            ..self
         }
     }
 
     /// Machines lose power and disks fail, one at a time.
     fn of_crashes(self, random: &mut Randomness) -> Self {
-        let all = [FaultKind::PowerLoss, FaultKind::Kill, FaultKind::StopInWrite, FaultKind::FailedFlush];
-        let flushes = [FaultKind::DyingDisk, FaultKind::PowerLoss, FaultKind::FailedFlush];
-        let deaths = [FaultKind::Kill, FaultKind::PowerLoss];
-        let losses = [FaultKind::LostSegment, FaultKind::Rot, FaultKind::Kill];
-        let faults: [&[FaultKind]; 4] = [&all, &flushes, &deaths, &losses];
+        use FaultKind::{
+            DyingDisk, EmptyDisk, FailedFlush, Kill, LostSegment, OldDisk, PowerLoss, Rot, StopInWrite,
+        };
+        let kinds: [&[FaultKind]; 6] = [
+            &[PowerLoss, Kill, StopInWrite, FailedFlush],
+            &[DyingDisk, PowerLoss, FailedFlush],
+            &[Kill, PowerLoss],
+            &[LostSegment, LostSegment, LostSegment, Kill],
+            &[LostSegment, Rot, Kill],
+            &[OldDisk, OldDisk, EmptyDisk, Kill, PowerLoss],
+        ];
         Self {
-            faults: faults[index(random, &[25, 45, 65])].to_vec(),
-            fault_rate: [15, 40][index(random, &[50])],
+            steps: 2 * self.steps,
+            faults: kinds[index(random, &[12, 32, 55, 70, 80])].to_vec(),
+            fault_rate: [15, 40][index(random, &[40])],
             hand_overs: [0, 20][index(random, &[50])],
+            slow_disk: (random.up_to(99) < 50).then(|| self.partitions[0].replicas[index(random, &[50])]),
             pace: 10,
             ..self
         }

@@ -162,10 +162,9 @@ impl Cluster {
             lock = program.locks.try_lock(partition_id(partition + NOBODYS)).ok().flatten();
         }
         let Some(lock) = lock else { return Ok(None) };
-        // Nobody else has what a sole member lost: it stays electable and records the loss (design.md 6.3). Here only one that
-        // is still alone: a program that has not seen yet that it is not would stay electable as well.
-        let is_alone = |record: &PartitionRecord| matches!(&record.isr[..], [only] if only.node == me);
-        let alone = which == Which::LeaderSvc && is_alone(record) && is_alone(self.store.current(partition));
+        // Nobody else has what a sole member lost: it stays electable and records the loss (design.md 6.3). That it is alone is
+        // what its program has seen; the record may say otherwise by now.
+        let alone = which == Which::LeaderSvc && matches!(&record.isr[..], [only] if only.node == me);
         let on_damage = if alone { OnDamage::KeepIncarnation } else { OnDamage::RenewIncarnation };
         let plan = &self.scenario.partitions[partition];
         let place = self.nodes[node].place(which, partition, plan, &self.incarnations);
@@ -176,6 +175,7 @@ impl Cluster {
             Err(error) => format!("{step} p{partition} n{node} {which:?} cannot open: {error}"),
         });
         let Ok(open) = opened else { return Ok(None) };
+        self.doom_when_open(node);
         self.check_opened(node, partition, &open)?;
         Ok(Some(open))
     }
