@@ -46,8 +46,10 @@ impl Message {
     fn is_about_a_cut(&self) -> bool {
         match &self.body {
             Body::Fetch { .. } => true,
-            Body::Fetched { answer: Ok(answer), .. } => answer.diverging.is_some(),
-            _ => false,
+            Body::Fetched { answer, .. } => answer.as_ref().is_ok_and(|answer| answer.diverging.is_some()),
+            Body::AskOffsets(_) | Body::Offsets { .. } | Body::AskRecords { .. } | Body::Records { .. } => {
+                false
+            }
         }
     }
 }
@@ -85,9 +87,8 @@ impl Network {
     /// What requests under way acknowledge, of this opening of a log.
     pub(super) fn acknowledged_under_way(&self, serial: u64) -> Option<Offset> {
         let of_it = self.messages.iter().filter(|message| message.serial == serial);
-        let acknowledged = of_it.filter_map(|message| match &message.body {
-            Body::Fetch { request, .. } => Some(request.acknowledged()),
-            _ => None,
+        let acknowledged = of_it.filter_map(|message| {
+            if let Body::Fetch { request, .. } = &message.body { Some(request.acknowledged()) } else { None }
         });
         acknowledged.max()
     }
@@ -190,10 +191,8 @@ impl Cluster {
     /// How much harm a message might do if it came again now: 0 where everybody would pass it over, 3 where it has to do with a cut
     /// below what the follower has acknowledged since, or what a request under way acknowledges.
     fn harm(&self, message: &Message) -> u8 {
-        let follower = match &message.body {
-            Body::Fetch { .. } => message.from,
-            _ => message.to,
-        };
+        let is_request = matches!(message.body, Body::Fetch { .. });
+        let follower = if is_request { message.from } else { message.to };
         let followed = self.nodes[follower].followed[message.partition].as_ref();
         let Some(followed) = followed.filter(|followed| followed.serial == message.serial) else {
             return 0;
@@ -221,7 +220,11 @@ impl Cluster {
                     Some(_) => 0,
                 }
             }
-            _ => 0,
+            Body::Fetched { .. }
+            | Body::AskOffsets(_)
+            | Body::Offsets { .. }
+            | Body::AskRecords { .. }
+            | Body::Records { .. } => 0,
         })
     }
 
