@@ -30,9 +30,10 @@ impl<S: Storage> Log<S> {
         let keep_from = view.closed.len() - view.segments_from(to).count().saturating_sub(1);
         let after = self.remove_below(&view, to, keep_from)?;
         assert!(after.log_start >= to, "the log start is raised");
+        let is_lost = after.damage.iter().any(|d| d.damage.range.start == after.log_start);
         assert!(
-            after.first().base() <= after.log_start || after.closed.is_empty(),
-            "the log start is in the log"
+            after.first().base() <= after.log_start || after.closed.is_empty() || is_lost,
+            "the log start is in the log, or in what it lost of its beginning"
         );
         Ok(after.positions())
     }
