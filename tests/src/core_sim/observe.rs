@@ -65,6 +65,8 @@ pub struct Said {
     pub failed: bool,
     /// How often its log was cut.
     pub generation: u64,
+    /// Where what it knows to be damaged begins.
+    pub damaged_from: Option<Offset>,
     /// What it says that an unclean election took from it.
     pub loss: Option<UncleanLoss>,
 }
@@ -224,6 +226,7 @@ impl Cluster {
             flushed: positions.flushed,
             failed: failed || log.usable().is_err(),
             generation: positions.generation,
+            damaged_from: log.damage().iter().map(|damage| damage.range.start).min(),
             loss: log.unclean_loss(),
         });
         Ok(())

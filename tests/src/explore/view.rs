@@ -100,6 +100,7 @@ fn says(node: &Node, state: &State, before: Option<&Said>) -> Option<Said> {
         flushed: node.log.flushed,
         failed,
         generation: 0,
+        damaged_from: None,
         loss: None,
     })
 }

@@ -14,7 +14,9 @@ pub(super) fn check(view: &PartitionView<'_>) -> Result<(), String> {
             .loss
             .is_some_and(|loss| loss.from <= replica.now.log_end && before.high_watermark <= loss.end);
         let was_empty = before.log_start == before.log_end && !view.history.elections.is_empty();
-        let excused = excused || is_lost || is_told || was_empty;
+        // The hole went with what lies behind it: nothing of that was in the log.
+        let was_damaged = before.damaged_from.is_some_and(|from| from <= replica.now.log_end);
+        let excused = excused || is_lost || is_told || was_empty || was_damaged;
         if replica.now.log_end < before.high_watermark && !excused {
             return Err(format!(
                 "node {}: HW {}, cut to {}",

@@ -84,6 +84,20 @@ impl<S: Storage> Log<S> {
         Ok(Truncated { positions: after.positions(), cut, side_file, renewed: renew.is_some() })
     }
 
+    /// Where the log will end after [`Self::truncate_to`]: below the target where that lies within a batch, or behind damage.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn end_after_cut(&self, target: Offset) -> Result<Offset, LogError> {
+        let _writer = self.writer.lock();
+        let view = self.view.load_full();
+        if target < view.first().base() || target >= view.log_end {
+            return Ok(target.min(view.log_end));
+        }
+        let end = self.cut_point(&view, target)?.end;
+        Ok(if view.log_start <= target { end.max(view.log_start) } else { end })
+    }
+
     /// Removes everything and starts an empty log at `start`, which may be below or above what it held (S44).
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use highwater_log::{AppendError, CutOrder, Log, LogError, OffsetRange, OnDamage,
 use highwater_protocol::fetch::LostRange;
 use highwater_protocol::follower::{CutPlan, FailureReason, PartitionFetchState};
 use highwater_types::planted::{PlantedFault, is_planted};
-use highwater_types::{LeaderEpoch, NodeId, Offset, OffsetAndEpoch, PartitionEpoch};
+use highwater_types::{LeaderEpoch, NodeId, Offset, OffsetAndEpoch, PartitionEpoch, UncleanLoss};
 
 use super::{
     AppendWork, Core, FollowerReplica, FollowerStep, FollowerWork, LossReport, RepairError, damage, log_state,
@@ -131,6 +131,11 @@ impl<S: Storage> FollowerReplica<S> {
             (plan, core.partition.high_watermark())
         };
         let CutPlan::To { end, renew, loss } = plan else { return self.drained() };
+        let left = match log.end_after_cut(end) {
+            Ok(left) => left,
+            Err(error) => return self.storage_failed(&error, now),
+        };
+        let loss = loss.map(|loss| UncleanLoss { from: loss.from.min(left), ..loss });
         let cut = || {
             if let Some(loss) = loss.filter(|_| !is_planted(PlantedFault::LossNotNoted)) {
                 log.note_unclean_loss(loss)?;
@@ -143,6 +148,7 @@ impl<S: Storage> FollowerReplica<S> {
         };
         match cut() {
             Ok(truncated) => {
+                debug_assert_eq!(truncated.positions.log_end, left, "the report was right");
                 tracing::info!(partition = %log.partition(), %at, cut = %truncated.cut, renew, "cut to the leader's log");
                 let loss = loss.map(|loss| LossReport { loss, kept_in: truncated.side_file });
                 if let Some(loss) = &loss {
