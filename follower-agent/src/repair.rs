@@ -4,7 +4,8 @@
 //! log checks them once more before they are written. Until then the replica acknowledges nothing from the damage on, which is
 //! the core's rule. It reads up to the leader's log end, as followers do: a leader that stands alone below
 //! `min.insync.replicas` has a high watermark that moves only once this replica joins, and it joins only once it is whole. A lost tail is no matter of repair:
-//! replication fills it. What the leader has lost as well is left to the next leader. Damage is rare, so one range after the
+//! replication fills it. What the leader has lost as well is left to the next leader. Where the leader's
+//! records do not fit in the place of the damage, the log is cut there, and replication brings the rest again. Damage is rare, so one range after the
 //! other is repaired, and what does not succeed is tried again in the next pass.
 
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ use bytes::Bytes;
 use highwater_log::OffsetRange;
 use highwater_node::every;
 use highwater_protocol::fetch::{FetchPartition, FetchRequest, TopicRef};
-use highwater_replica::Refill;
+use highwater_replica::{Refill, RepairError};
 use highwater_serving::volume::on_disk;
 use highwater_serving::{HostedReplica as _, PartitionHost as _, Registry};
 use highwater_types::{ClusterId, LeaderEpoch, NodeId, Offset, Program, TopicIdPartition};
@@ -65,7 +66,13 @@ impl<C: Connector> Repair<C> {
                         told.lock().remove(&key);
                         tracing::info!(partition = %partition.name(), %range, "repaired from the leader");
                     }
-                    Err(why) => {
+                    Err(RepairError::Unfit(why)) => {
+                        told.lock().remove(&key);
+                        tracing::warn!(partition = %partition.name(), %range, why, "cannot be repaired in its place");
+                        partition.cut_to_damage(range);
+                    }
+                    Err(other) => {
+                        let why = other.to_string();
                         if told.lock().insert(key, why.clone()).as_ref() != Some(&why) {
                             tracing::warn!(partition = %partition.name(), %range, why, "not repaired; trying on");
                         }
@@ -75,21 +82,26 @@ impl<C: Connector> Repair<C> {
         }
     }
 
-    async fn repair(&self, partition: &Arc<FollowedPartition>, range: OffsetRange) -> Result<(), String> {
+    async fn repair(
+        &self,
+        partition: &Arc<FollowedPartition>,
+        range: OffsetRange,
+    ) -> Result<(), RepairError> {
+        let answer = |why: String| RepairError::Answer(why);
         let id = partition.id();
         let view = self.registry.view();
         let leader =
             view.partition(id).and_then(|record| record.leader).filter(|leader| *leader != self.node);
         let endpoint = leader.and_then(|leader| view.node(leader)?.endpoint(Program::LeaderSvc));
-        let leader = self.connector.connect(endpoint.ok_or("no leader is known")?);
-        let facts = partition.facts().map_err(|error| error.to_string())?;
+        let leader = self.connector.connect(endpoint.ok_or_else(|| answer("no leader is known".to_owned()))?);
+        let facts = partition.facts().map_err(|error| answer(error.to_string()))?;
         let mut refill = Refill::new(range);
         while let Some(wanted) = refill.wanted() {
-            let records = self.read(&*leader, id, facts.leader_epoch, wanted).await?;
+            let records = self.read(&*leader, id, facts.leader_epoch, wanted).await.map_err(answer)?;
             refill.take(&records, &facts.epochs)?;
         }
         let (partition, records) = (Arc::clone(partition), refill.into_records());
-        on_disk(move || partition.replica().repair(range, &records)).await.map_err(|error| error.to_string())
+        on_disk(move || partition.replica().repair(range, &records)).await
     }
 
     /// The leader's batches from an offset on.

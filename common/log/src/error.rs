@@ -82,6 +82,9 @@ pub enum AppendError {
     /// ([`crate::Log::pass_over_lost_tail`]), or it would give their offsets to others.
     #[error("the offsets {0} were acknowledged and are lost here; they cannot be given out again")]
     LostTail(OffsetRange),
+    /// Records that are whole have no room in the place of the damage: it takes up other bytes, or another segment has them.
+    #[error("the records {0} do not fit in the place of the damage")]
+    NoRoom(OffsetRange),
     /// The offsets of this log are used up.
     #[error("no offsets are left after {0}")]
     OffsetsUsedUp(Offset),
@@ -95,7 +98,7 @@ impl AppendError {
             Self::Storage(_) | Self::Unusable(_) => ErrorCode::StorageError,
             Self::Batch { source, .. } => source.code(),
             Self::NotContiguous { .. } | Self::EpochFell { .. } => ErrorCode::CorruptMessage,
-            Self::LostTail(_) => ErrorCode::DataLoss,
+            Self::LostTail(_) | Self::NoRoom(_) => ErrorCode::DataLoss,
             Self::OffsetsUsedUp(_) => ErrorCode::InvalidRequest,
         }
     }

@@ -141,6 +141,30 @@ fn rot_that_a_reader_met_holds_the_acknowledgement_under_a_new_incarnation_until
 }
 
 #[test]
+fn what_cannot_stand_in_the_place_of_damage_is_cut_from_there_on_and_replicated() {
+    let mut cluster = Cluster::leading(2, Durability::Fsync);
+    let lost = without_first_segment(&mut cluster);
+    let (before, end) = (cluster.follower(1).incarnation(), cluster.follower(1).log().log_end());
+    let now = cluster.now();
+    let cut = |cluster: &mut Cluster| {
+        let Role::Follower(side) = &mut cluster.machines[1].role else { panic!("it follows") };
+        let step = side.replica.cut_to_damage(lost, now);
+        side.take(step);
+    };
+    cut(&mut cluster);
+    let follower = cluster.follower(1);
+    assert_eq!((follower.log().log_end(), follower.damage()), (Offset::ZERO, vec![]));
+    assert_ne!(follower.incarnation(), before, "it may have acknowledged what it cut");
+    cluster.replicate();
+    let follower = cluster.follower(1);
+    assert_eq!((follower.log().log_end(), acknowledged(follower)), (end, end));
+    let renewed = follower.incarnation();
+    cut(&mut cluster);
+    let follower = cluster.follower(1);
+    assert_eq!((follower.log().log_end(), follower.incarnation()), (end, renewed), "the damage is no more");
+}
+
+#[test]
 fn producers_of_repaired_records_are_known() {
     let mut cluster = Cluster::leading(2, Durability::Fsync);
     let lost = without_first_segment(&mut cluster);

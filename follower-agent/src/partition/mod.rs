@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use highwater_log::{LogRead, OsStorage, ReadError, ReadLimits, TimestampHit};
+use highwater_log::{LogRead, OffsetRange, OsStorage, ReadError, ReadLimits, TimestampHit};
 use highwater_node::{Clocks, FlushQueue};
 use highwater_protocol::delayed_fetch::Probe;
 use highwater_protocol::fetch::{FetchPartition, Fetched, LostRange, ReadPlan, Requester};
@@ -231,6 +231,11 @@ impl FollowedPartition {
         if let Some(segment) = self.rot.met(&self.topic.name, self.replica.id().partition, error, now) {
             self.work.push(Work::CheckSegment(segment));
         }
+    }
+
+    /// The leader's records do not fit in the place of this damage.
+    pub(crate) fn cut_to_damage(&self, range: OffsetRange) {
+        self.work.push(Work::CutToDamage(range));
     }
 
     /// Work ended outside of the loop.

@@ -8,6 +8,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
+use highwater_log::OffsetRange;
 use highwater_node::{Flush, PushError, SerialQueue};
 use highwater_protocol::follower::PartitionFetchState;
 use highwater_replica::FollowerWork;
@@ -32,6 +33,8 @@ pub(super) enum Work {
     Resume,
     /// A reader met damage in the segment of this base.
     CheckSegment(Offset),
+    /// What this range lost cannot be repaired in its place.
+    CutToDamage(OffsetRange),
 }
 
 /// The room that an answer takes up until it is appended, or dropped.
@@ -123,6 +126,9 @@ impl FollowedPartition {
                 }
                 Work::Resume => self.resume(),
                 Work::CheckSegment(base) => self.absorb(self.replica.on_rot_met(base, self.context.now())),
+                Work::CutToDamage(range) => {
+                    self.absorb(self.replica.cut_to_damage(range, self.context.now()));
+                }
                 Work::AdoptLeadership => {}
             }
             self.adopt_leadership();

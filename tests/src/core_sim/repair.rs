@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use highwater_log::ReadLimits;
 use highwater_protocol::fetch::{FetchPartition, Requester, TopicRef};
-use highwater_replica::Refill;
+use highwater_replica::{Refill, RepairError};
 use highwater_types::{ErrorCode, LeaderEpoch, Offset};
 
 use super::cluster::Cluster;
@@ -81,21 +81,27 @@ impl Cluster {
         from: Offset,
         records: &Bytes,
     ) {
+        let now = self.now();
         let Some(followed) = self.asked_by(node, partition, serial) else { return };
         let Some(mut refill) = followed.refill.take_if(|refill| refill.wanted() == Some(from)) else {
             return;
         };
-        if refill.take(records, &followed.replica.facts().epochs).is_err() {
-            return;
-        }
-        if refill.wanted().is_some() {
-            followed.refill = Some(refill);
-            return;
-        }
         let range = refill.range();
-        let repaired = followed.replica.repair(range, &refill.into_records());
+        let repaired = match refill.take(records, &followed.replica.facts().epochs) {
+            Ok(()) if refill.wanted().is_some() => {
+                followed.refill = Some(refill);
+                return;
+            }
+            Ok(()) => followed.replica.repair(range, &refill.into_records()),
+            Err(error) => Err(error),
+        };
+        let cut = matches!(repaired, Err(RepairError::Unfit(_)))
+            .then(|| followed.replica.cut_to_damage(range, now));
         let step = self.step;
         self.trace.note(|| format!("{step} p{partition} n{node} repairs {range}: {repaired:?}"));
         self.repairs += u64::from(repaired.is_ok());
+        if let Some(cut) = cut {
+            self.absorb(node, partition, cut);
+        }
     }
 }

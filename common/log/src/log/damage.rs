@@ -21,8 +21,8 @@ impl<S: Storage> Log<S> {
     /// rest. A lost tail is not repaired but appended again.
     ///
     /// # Errors
-    /// [`AppendError::Batch`] and [`AppendError::NotContiguous`] when the batches do not fit; else what the disk says. The
-    /// range stays damaged then.
+    /// [`AppendError::Batch`] and [`AppendError::NotContiguous`] when the batches are not the range's,
+    /// [`AppendError::NoRoom`] when they are but do not fit; else what the disk says. The range stays damaged then.
     pub fn repair(&self, range: OffsetRange, records: &Bytes) -> Result<(), AppendError> {
         let _writer = self.writer.lock();
         self.usable()?;
@@ -41,7 +41,7 @@ impl<S: Storage> Log<S> {
         let left: Vec<_> = view.damage.iter().flat_map(|d| d.around(range)).collect();
         match &damaged.bytes {
             Some((segment, bytes)) => {
-                overwrite(&view, *segment, bytes, records)?;
+                overwrite(&view, range, *segment, bytes, records)?;
                 self.publish_damage(left)?;
             }
             None => {
@@ -66,7 +66,7 @@ impl<S: Storage> Log<S> {
         next_base: Offset,
         records: &Bytes,
     ) -> Result<SegmentRef<S>, AppendError> {
-        let refused = AppendError::NotContiguous { expected: view.log_end, found: range.start };
+        let refused = AppendError::NoRoom(range);
         if view.next_base(range.start).is_none_or(|next| next < range.end || next > next_base)
             || is_too_wide(range.start, range.end)
         {
@@ -243,6 +243,7 @@ impl<S: Storage> Log<S> {
 /// Writes over damaged bytes, which readers step over until the range is published as whole.
 fn overwrite<S: Storage>(
     view: &View<S>,
+    range: OffsetRange,
     segment: Offset,
     bytes: &Range<u64>,
     records: &Bytes,
@@ -250,7 +251,7 @@ fn overwrite<S: Storage>(
     let room = bytes.end.saturating_sub(bytes.start);
     let entry = view.segments().find(|s| s.base() == segment).filter(|_| records.len() as u64 == room);
     let Some(entry) = entry else {
-        return Err(AppendError::NotContiguous { expected: view.log_end, found: segment });
+        return Err(AppendError::NoRoom(range));
     };
     entry.segment.file().write_all_at(records, bytes.start)?;
     Ok(entry.segment.file().sync_data()?)

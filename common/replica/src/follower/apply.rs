@@ -67,17 +67,20 @@ impl<S: Storage> FollowerReplica<S> {
         FollowerStep::drained(&mut core.partition)
     }
 
-    /// Puts records that were read from the leader in the place of damage: below the high watermark, with checked epochs.
-    /// *Blocks.*
+    /// Puts records that were read from the leader in the place of damage, with checked epochs. *Blocks.*
     ///
     /// # Errors
-    /// As [`Log::repair`], and what the disk says; nothing is acknowledged from there on then.
+    /// As [`Log::repair`], and what the disk says; nothing is acknowledged from there on then. [`RepairError::Unfit`] where
+    /// there is no room for them.
     pub fn repair(&self, range: OffsetRange, records: &Bytes) -> Result<(), RepairError> {
         let _applying = self.applying.lock();
         let log = self.log();
         // What is known of producers lacks these records, and so do snapshots that were taken of it.
         log.remove_producer_snapshots()?;
-        log.repair(range, records)?;
+        log.repair(range, records).map_err(|error| {
+            let is_unfit = matches!(error, AppendError::NoRoom(_));
+            if is_unfit { RepairError::Unfit(error.to_string()) } else { error.into() }
+        })?;
         *self.producers.lock() = Producers::load(&log)?;
         self.core.lock().partition.on_damage(damage(&log));
         Ok(())

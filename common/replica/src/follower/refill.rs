@@ -14,6 +14,12 @@ const RANGE_MAX_BYTES: usize = 1 << 30;
 /// Why damage was not repaired.
 #[derive(Debug, thiserror::Error)]
 pub enum RepairError {
+    /// What the leader has cannot stand in the place of the damage: [`super::FollowerReplica::cut_to_damage`] helps.
+    #[error("the leader's records do not fit: {0}")]
+    Unfit(String),
+    /// The leader's answer is of no use now.
+    #[error("{0}")]
+    Answer(String),
     /// The records do not fit, or could not be written.
     #[error(transparent)]
     Append(#[from] AppendError),
@@ -58,28 +64,30 @@ impl Refill {
     /// Takes what belongs into the range of what the leader has from [`Self::wanted`] on. `epochs` is what the own log knows.
     ///
     /// # Errors
-    /// Why it does not fit, or that the leader has nothing there.
-    pub fn take(&mut self, records: &Bytes, epochs: &LeaderEpochCache) -> Result<(), String> {
+    /// [`RepairError::Unfit`], or [`RepairError::Answer`] when the leader has nothing there or the epochs differ.
+    pub fn take(&mut self, records: &Bytes, epochs: &LeaderEpochCache) -> Result<(), RepairError> {
         let before = self.next;
         for batch in batches(records) {
-            let batch = batch.map_err(|error| error.to_string())?;
+            let batch = batch.map_err(|error| RepairError::Answer(error.to_string()))?;
             if self.next >= self.range.end {
                 break;
             }
             if batch.base_offset() < self.next || batch.next_offset() > self.range.end {
-                return Err(format!("the leader's batch at {} does not fit the damage", batch.base_offset()));
+                let base = batch.base_offset();
+                return Err(RepairError::Unfit(format!("the batch at {base} reaches out of the damage")));
             }
             if batch.leader_epoch() != epochs.epoch_at(batch.base_offset()) {
-                return Err(format!("the leader's batch at {} has another epoch", batch.base_offset()));
+                let base = batch.base_offset();
+                return Err(RepairError::Answer(format!("the leader's batch at {base} has another epoch")));
             }
             self.next = batch.next_offset();
             self.bytes.extend_from_slice(batch.bytes());
         }
         if self.next == before {
-            return Err("the leader has nothing there".to_owned());
+            return Err(RepairError::Answer("the leader has nothing there".to_owned()));
         }
         if self.bytes.len() > RANGE_MAX_BYTES {
-            return Err(format!("the damage is larger than {RANGE_MAX_BYTES} bytes"));
+            return Err(RepairError::Unfit(format!("they are more than {RANGE_MAX_BYTES} bytes")));
         }
         Ok(())
     }
@@ -132,9 +140,10 @@ mod tests {
 
     #[test]
     fn a_batch_that_reaches_out_of_the_damage_or_has_another_epoch_is_refused() {
-        assert!(lost(3, 6).take(&two(2, 1), &epochs()).unwrap_err().contains("fit"));
-        assert!(lost(2, 3).take(&two(2, 1), &epochs()).unwrap_err().contains("fit"));
-        assert!(lost(4, 6).take(&two(4, 1), &epochs()).unwrap_err().contains("epoch"));
-        assert!(lost(4, 6).take(&Bytes::new(), &epochs()).unwrap_err().contains("nothing"));
+        let taken = |mut lost: Refill, records: Bytes| lost.take(&records, &epochs()).unwrap_err();
+        assert!(matches!(taken(lost(3, 6), two(2, 1)), RepairError::Unfit(_)));
+        assert!(matches!(taken(lost(2, 3), two(2, 1)), RepairError::Unfit(_)));
+        assert!(matches!(taken(lost(4, 6), two(4, 1)), RepairError::Answer(why) if why.contains("epoch")));
+        assert!(matches!(taken(lost(4, 6), Bytes::new()), RepairError::Answer(why) if why.contains("nothing")));
     }
 }
