@@ -80,6 +80,9 @@ struct PassedOver {
     incarnation: String,
     /// What it lost, exactly; absent until it is back.
     lost: Option<Lost>,
+    /// In sync again under another incarnation: after a loss of power, or on another disk.
+    #[serde(skip)]
+    is_back: bool,
 }
 
 /// Offsets that are lost.
@@ -160,6 +163,7 @@ impl Unclean {
             node: member.node.get(),
             incarnation: member.incarnation.to_string(),
             lost: losses.get(&(record.id(), member.node)).map(Lost::of),
+            is_back: record.isr.iter().any(|now| now.node == member.node && now != member),
         });
         Some(Self {
             leader_epoch: unclean.epoch.get(),
@@ -175,9 +179,12 @@ impl Unclean {
             "partition {partition}: leader epoch {leader_epoch} began by an unclean election; what others held from offset \
              {from_offset} on is lost"
         )?;
-        for PassedOver { node, lost, .. } in passed_over {
-            let said =
-                lost.as_ref().map_or("how much it held there is known once it is back", |lost| &lost.said);
+        for PassedOver { node, lost, is_back, .. } in passed_over {
+            let said = match lost {
+                Some(lost) => &lost.said,
+                None if *is_back => "back under another incarnation; how much it had held there is not known",
+                None => "how much it held there is known once it is back",
+            };
             writeln!(out, "  node {node}: {said}")?;
         }
         Ok(())
@@ -394,6 +401,11 @@ partition 0: leader epoch 4 began by an unclean election; what others held from 
   node 3: how much it held there is known once it is back
 ";
         assert_eq!(report, expected);
+        let mut back = topic;
+        let again = IsrMember { node: node(3), incarnation: Incarnation::new(9).unwrap() };
+        back.partitions[0].record.isr.push(again);
+        let text = printed(|out| print_detail(&TopicDetail::of(&back, &None, &losses), out));
+        assert!(text.contains("node 3: back under another incarnation; how much it had held there is not known"));
         let value = serde_json::to_value(detail).unwrap();
         let report = serde_json::json!({
             "leader_epoch": 4,
