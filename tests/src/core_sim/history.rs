@@ -167,7 +167,13 @@ impl History {
     }
 
     /// A producer is told that its batch is in the log.
-    pub(super) fn acknowledge(&mut self, batch: Batch) {
+    pub(super) fn acknowledge(&mut self, mut batch: Batch) {
+        // A leader whose log begins behind it by now knows its epoch no more.
+        if batch.epoch.is_none()
+            && let Some(known) = self.committed.get(&batch.base).filter(|known| known.crc == batch.crc)
+        {
+            batch = *known;
+        }
         if !self.is_given_up(&batch) {
             self.acknowledged.insert(batch.base, batch);
         }
