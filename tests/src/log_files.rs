@@ -4,10 +4,13 @@
 //! What must hold: bytes are whole batches only as far as CRCs and offsets say so, without a gap. Deliberately absent: the
 //! log's own reading and recovery, which are under test.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use highwater_records::batches;
+
+/// How often a log is read anew because a segment of it was removed meanwhile, at most.
+const READS_MAX: usize = 100;
 
 /// The bytes of a log, and how far they are good.
 #[derive(Debug)]
@@ -25,11 +28,7 @@ impl LogBytes {
     /// Reads the partition directory; one that is not there holds nothing.
     #[must_use]
     pub fn read(directory: &Path) -> Self {
-        let mut bytes = Vec::new();
-        let segments = segments(directory);
-        for segment in &segments {
-            bytes.extend(fs::read(segment).expect("a segment can be read"));
-        }
+        let (segments, bytes) = read_segments(directory);
         let (mut good, mut end) = (0, segments.first().map_or(0, |first| base_offset(first)));
         for batch in batches(&bytes) {
             match batch {
@@ -48,6 +47,19 @@ impl LogBytes {
     pub fn good_bytes(&self) -> &[u8] {
         self.bytes.get(..self.good).expect("good bytes are bytes")
     }
+}
+
+/// Begins anew when a program removes a segment meanwhile, which it does so many times and no more.
+fn read_segments(directory: &Path) -> (Vec<PathBuf>, Vec<u8>) {
+    for _ in 0..READS_MAX {
+        let segments = segments(directory);
+        match segments.iter().map(fs::read).collect::<io::Result<Vec<_>>>() {
+            Ok(bytes) => return (segments, bytes.concat()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => panic!("a segment of {} cannot be read: {error}", directory.display()),
+        }
+    }
+    panic!("segments of {} went {READS_MAX} times while they were read", directory.display());
 }
 
 /// The `.log` files of a partition directory, in the order of their offsets.

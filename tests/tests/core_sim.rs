@@ -14,7 +14,7 @@ const FIRST: u64 = 0;
 fn seeds() -> u64 {
     match tier() {
         Tier::Quick => 200,
-        Tier::Ci => 4_000,
+        Tier::Ci => 10_000,
         Tier::Long => 100_000,
     }
 }
@@ -51,7 +51,7 @@ fn a_seed_gives_the_same_run_twice_byte_for_byte() {
 /// Each rule that is broken on purpose, with the number of seeds within which that must be seen: mostly twice as many as it
 /// takes, or more. The unbroken code survives ten times the largest of them. A second line, whose breach costs nothing while the
 /// first one holds, is planted with that: what the pair then costs, the one that comes last does not alone. Of
-/// HighWatermarkBelievedAfterReboot and RemovalNotSynced these seeds show what each costs alone, too.
+/// RemovalNotSynced these seeds show what it costs alone, too.
 const CAUGHT_WITHIN: &[(&[PlantedFault], u64)] = &[
     (&[PlantedFault::AcknowledgeUnflushed], 50),
     (&[PlantedFault::AdvanceBelowMinIsr], 50),
@@ -73,11 +73,11 @@ const CAUGHT_WITHIN: &[(&[PlantedFault], u64)] = &[
     (&[PlantedFault::ExpansionCountedLate], 50),
     (&[PlantedFault::FailedFlushRetried], 300),
     (&[PlantedFault::FetchOffsetAcknowledges], 50),
-    (&[PlantedFault::HighWatermarkBelievedAfterReboot, PlantedFault::HighWatermarkAboveFlushed], 400),
+    (&[PlantedFault::HighWatermarkBelievedAfterReboot, PlantedFault::HighWatermarkAboveFlushed], 1000),
     (&[PlantedFault::HighWatermarkFalls], 50),
     (&[PlantedFault::IncarnationReadBeforeLock], 300),
     (&[PlantedFault::JoiningNotCounted], 50),
-    (&[PlantedFault::LateDivergingAnswerApplied], 400),
+    (&[PlantedFault::LateDivergingAnswerApplied], 700),
     (&[PlantedFault::LeaderCountsUnflushed], 50),
     (&[PlantedFault::LossNotNoted], 100),
     (&[PlantedFault::NoEpochAtLeaderStart], 100),
@@ -103,7 +103,7 @@ const CAUGHT_WITHIN: &[(&[PlantedFault], u64)] = &[
     (&[PlantedFault::WriteWithoutLock], 100),
 ];
 
-/// Rules that so few seeds do not show broken: one in about 600 does. It leaves a moment open that few runs come to; the
+/// Rules that so few seeds do not show broken: the first that does is seed 1646. It leaves a moment open that few runs come to; the
 /// exploration (`explore.rs`) finds it.
 const NOT_SHOWN: &[PlantedFault] = &[PlantedFault::UnfencedTruncation];
 

@@ -405,7 +405,9 @@ partition 0: leader epoch 4 began by an unclean election; what others held from 
         let again = IsrMember { node: node(3), incarnation: Incarnation::new(9).unwrap() };
         back.partitions[0].record.isr.push(again);
         let text = printed(|out| print_detail(&TopicDetail::of(&back, &None, &losses), out));
-        assert!(text.contains("node 3: back under another incarnation; how much it had held there is not known"));
+        assert!(
+            text.contains("node 3: back under another incarnation; how much it had held there is not known")
+        );
         let value = serde_json::to_value(detail).unwrap();
         let report = serde_json::json!({
             "leader_epoch": 4,

@@ -116,7 +116,9 @@ impl Caller {
     /// Which of the two it is.
     pub fn check_repair(&self, repair: bool, replica: Option<NodeId>) -> Decoded<()> {
         let contradiction = match (self.role, replica) {
-            (Some(Role::Client), _) => "the metadata says that the caller is a client: only replicas repair damage",
+            (Some(Role::Client), _) => {
+                "the metadata says that the caller is a client: only replicas repair damage"
+            }
             (_, Some(_)) => "is set beside replica_id: a fetch repairs or follows",
             _ => return Ok(()),
         };

@@ -19,7 +19,7 @@
 //!
 //! Done at once, because nothing that comes between can see the difference: a compare-and-swap by which a node begins to lead
 //! (unless its outcome is lost), a fetch's way to the leader (unless it is sent to arrive late), the closing of a log. Waits
-//! of a follower are over by its next action. A leader's clock moves only by [`action::Action::Lapse`], through all of
+//! of a follower are over by its next action. A leader's clock moves only by `Lapse`, through all of
 //! `replica.lag.time.max.ms`. Not here: segments, indexes and damage (the log crate and the simulation), retention, producer
 //! state, parked fetches (who reads later for one that arrived reads the same as one that arrives later), liveness.
 

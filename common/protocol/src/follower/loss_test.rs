@@ -112,7 +112,10 @@ fn what_was_acknowledged_behind_a_loss_is_not_forgotten_by_the_next_leadership()
     hear(&mut follower, 1, &[lost(4, 8)], &records(10, 10, &[]));
     assert!(follower.on_leader(node(3), epoch(6), state(10, Some(5)), millis(1)));
     assert_eq!(follower.acknowledged(), offset(4), "now the damage bounds it");
-    assert!(follower.loses_acknowledged(offset(9)), "a disk that fails takes what the leader of before counted");
+    assert!(
+        follower.loses_acknowledged(offset(9)),
+        "a disk that fails takes what the leader of before counted"
+    );
     assert!(!follower.loses_acknowledged(offset(10)));
 }
 

@@ -144,6 +144,8 @@ mod tests {
         assert!(matches!(taken(lost(3, 6), two(2, 1)), RepairError::Unfit(_)));
         assert!(matches!(taken(lost(2, 3), two(2, 1)), RepairError::Unfit(_)));
         assert!(matches!(taken(lost(4, 6), two(4, 1)), RepairError::Answer(why) if why.contains("epoch")));
-        assert!(matches!(taken(lost(4, 6), Bytes::new()), RepairError::Answer(why) if why.contains("nothing")));
+        assert!(
+            matches!(taken(lost(4, 6), Bytes::new()), RepairError::Answer(why) if why.contains("nothing"))
+        );
     }
 }
