@@ -32,7 +32,6 @@ on_both_disks!(
     a_repair_of_missing_segments_must_fit,
     a_part_of_missing_segments_can_be_repaired,
     what_is_lost_below_a_log_start_that_rises_is_lost_no_more,
-    a_log_start_rises_into_a_lost_beginning,
     segments_that_go_missing_one_after_the_other_are_all_damage,
 );
 
@@ -517,37 +516,27 @@ fn a_repair_of_missing_segments_must_fit<D: TestDisk>() {
 }
 
 fn what_is_lost_below_a_log_start_that_rises_is_lost_no_more<D: TestDisk>() {
-    let disk = D::new();
-    let (log, bytes) = segmented(&disk);
-    log.close_clean(hw(66, 0)).unwrap();
-    remove_segment(&disk, 24, true);
-    let (log, _) = reopen(&disk);
-    // A leader's segments need not begin where this one's do.
-    log.raise_log_start(o(30)).unwrap();
-    let left = OffsetRange::new(o(30), o(36));
-    assert_eq!(log.damage().iter().map(|damage| damage.range).collect::<Vec<_>>(), [left]);
-    let piece = bytes::Bytes::copy_from_slice(&bytes[15 * batch_bytes()..18 * batch_bytes()]);
-    log.repair(left, &piece).unwrap();
-    assert_eq!((read_all(&log, o(30)), log.damage()), (bytes[15 * batch_bytes()..].to_vec(), vec![]));
-    kill(log);
-    let (log, report) = reopen(&disk);
-    assert_eq!((read_all(&log, o(30)), report.damage), (bytes[15 * batch_bytes()..].to_vec(), vec![]));
-}
-
-fn a_log_start_rises_into_a_lost_beginning<D: TestDisk>() {
-    let disk = D::new();
-    let (log, bytes) = segmented(&disk);
-    log.close_clean(hw(66, 0)).unwrap();
-    remove_segment(&disk, 0, true);
-    let (log, _) = reopen(&disk);
-    log.raise_log_start(o(6)).unwrap();
-    let left = OffsetRange::new(o(6), o(12));
-    assert_eq!(log.damage().iter().map(|damage| damage.range).collect::<Vec<_>>(), [left]);
-    kill(log);
-    let (log, _) = reopen(&disk);
-    assert_eq!(log.damage().iter().map(|damage| damage.range).collect::<Vec<_>>(), [left]);
-    log.repair(left, &bytes::Bytes::copy_from_slice(&bytes[3 * batch_bytes()..6 * batch_bytes()])).unwrap();
-    assert_eq!((read_all(&log, o(6)), log.damage()), (bytes[3 * batch_bytes()..].to_vec(), vec![]));
+    // A segment in the middle, and the beginning. A leader's segments need not begin where this one's do.
+    for (missing, start, end) in [(24, 30, 36), (0, 6, 12)] {
+        let disk = D::new();
+        let (log, bytes) = segmented(&disk);
+        log.close_clean(hw(66, 0)).unwrap();
+        remove_segment(&disk, missing, true);
+        let (log, _) = reopen(&disk);
+        log.raise_log_start(o(start)).unwrap();
+        let left = [(OffsetRange::new(o(start), o(end)), false)];
+        assert_eq!(lost_in(&log), left);
+        kill(log);
+        let (log, _) = reopen(&disk);
+        assert_eq!(lost_in(&log), left);
+        let at = |offset: i64| usize::try_from(offset / 2).unwrap() * batch_bytes();
+        let piece = bytes::Bytes::copy_from_slice(&bytes[at(start)..at(end)]);
+        log.repair(left[0].0, &piece).unwrap();
+        assert_eq!((read_all(&log, o(start)), log.damage()), (bytes[at(start)..].to_vec(), vec![]));
+        kill(log);
+        let (log, report) = reopen(&disk);
+        assert_eq!((read_all(&log, o(start)), report.damage), (bytes[at(start)..].to_vec(), vec![]));
+    }
 }
 
 fn segments_that_go_missing_one_after_the_other_are_all_damage<D: TestDisk>() {

@@ -284,7 +284,11 @@ impl<'a, S: Storage> Opening<'a, S> {
             damage: Damage { range, at_end, reason: reason.to_owned() },
             bytes: None,
         };
-        let mut damage = scan.damage.clone();
+        // Of segments that are gone nothing is missed below the log start; bad bytes stay, because readers step over them.
+        let is_missed = |met: &DamagedBytes| {
+            if met.bytes.is_some() { Some(met.clone()) } else { met.above(self.state.log_start) }
+        };
+        let mut damage: Vec<_> = scan.damage.iter().filter_map(is_missed).collect();
         // The head first: more than what was known of it may be gone by now.
         for range in lost_head.into_iter().chain(self.state.lost_ranges.clone()) {
             let is_met =

@@ -134,11 +134,12 @@ impl<S: Storage> FollowerReplica<S> {
             (plan, core.partition.high_watermark())
         };
         let CutPlan::To { end, renew, loss } = plan else { return self.drained() };
-        let left = match log.end_after_cut(end) {
-            Ok(left) => left,
-            Err(error) => return self.storage_failed(&error, now),
-        };
-        let loss = loss.map(|loss| UncleanLoss { from: loss.from.min(left), ..loss });
+        // The log may end below that, in front of a batch or of damage: the report has to say so before anything is cut.
+        let loss =
+            match loss.map(|loss| Ok(UncleanLoss { from: log.end_after_cut(end)?, ..loss })).transpose() {
+                Ok(loss) => loss,
+                Err(error) => return self.storage_failed(&error, now),
+            };
         let cut = || {
             if let Some(loss) = loss.filter(|_| !is_planted(PlantedFault::LossNotNoted)) {
                 log.note_unclean_loss(loss)?;
@@ -151,7 +152,10 @@ impl<S: Storage> FollowerReplica<S> {
         };
         match cut() {
             Ok(truncated) => {
-                debug_assert_eq!(truncated.positions.log_end, left, "the report was right");
+                debug_assert!(
+                    loss.is_none_or(|loss| loss.from == truncated.positions.log_end),
+                    "the report was right"
+                );
                 tracing::info!(partition = %log.partition(), %at, cut = %truncated.cut, renew, "cut to the leader's log");
                 let loss = loss.map(|loss| LossReport { loss, kept_in: truncated.side_file });
                 if let Some(loss) = &loss {
