@@ -4,8 +4,10 @@
 //! What must hold: bytes are whole batches only as far as CRCs and offsets say so, without a gap. Deliberately absent: the
 //! log's own reading and recovery, which are under test.
 
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use highwater_records::batches;
 
@@ -71,6 +73,14 @@ pub fn segments(directory: &Path) -> Vec<PathBuf> {
         paths.filter(|path| path.extension().is_some_and(|end| end == "log")).collect();
     segments.sort();
     segments
+}
+
+/// Flips the lowest bit of the byte at `place` of a segment, in bytes, as a disk that rots does.
+pub fn flip(segment: &Path, place: usize) {
+    let file = OpenOptions::new().read(true).write(true).open(segment).expect("the segment is there");
+    let (mut byte, place) = ([0], place as u64);
+    file.read_exact_at(&mut byte, place).expect("within the segment");
+    file.write_all_at(&byte.map(|byte| byte ^ 1), place).expect("writable");
 }
 
 /// The base offset that a segment file's name says.

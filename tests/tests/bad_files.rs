@@ -4,7 +4,6 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -328,10 +327,15 @@ async fn a_lone_leader_without_a_middle_segment_answers_data_loss_there_and_serv
 
 /// `BATCHES` records in topic `t`, led by node 1 and followed by node 2, which both have them.
 async fn fill_small_segments(cluster: &Cluster) {
+    fill_small_segments_of(cluster, &[1, 2]).await;
+}
+
+/// The same on these nodes.
+async fn fill_small_segments_of(cluster: &Cluster, replicas: &[i32]) {
     let leader = Calls::of(cluster.leader(1));
-    leader.until_nodes(2).await;
-    leader.create_topic("t", 1, &[1, 2], &SMALL_SEGMENTS).await;
-    leader.until_in_sync("t", 1).await;
+    leader.until_nodes(replicas.len()).await;
+    leader.create_topic("t", 1, replicas, &SMALL_SEGMENTS).await;
+    leader.until_in_sync("t", replicas.len() - 1).await;
     for _ in 0..BATCHES {
         leader.append("t", 0, batch(1, 1000)).await;
     }
@@ -346,11 +350,21 @@ async fn follower_without_a_middle_segment(
 ) -> (Cluster, PathBuf, i64, i64) {
     let mut cluster = Plan::new().program(1, LEADER.1).program(2, AGENT.1).start().await;
     fill_small_segments(&cluster).await;
-    until_checkpointed(&cluster, 2, "t").await;
-    stop(&mut cluster, AGENT, cleanly).await;
-    let (segment, from, to) = a_middle_segment(&cluster, 2, "t");
-    remove_segment(&segment, extensions);
+    let (segment, from, to) = take_a_middle_segment(&mut cluster, cleanly, extensions).await;
     (cluster, segment, from, to)
+}
+
+/// Stops the follower, and takes a segment from it.
+async fn take_a_middle_segment(
+    cluster: &mut Cluster,
+    cleanly: bool,
+    extensions: &[&str],
+) -> (PathBuf, i64, i64) {
+    until_checkpointed(cluster, 2, "t").await;
+    stop(cluster, AGENT, cleanly).await;
+    let (segment, from, to) = a_middle_segment(cluster, 2, "t");
+    remove_segment(&segment, extensions);
+    (segment, from, to)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -381,11 +395,14 @@ async fn a_follower_without_a_middle_segment_gets_it_from_its_leader_again() {
     }
 }
 
-/// The leader lost the same records, so the repair cannot succeed, and the damage is the cause for as long as anybody looks.
+/// The leader's copy of the same records rots, so the repair cannot succeed, and the damage is the cause for as long as anybody
+/// looks: the third replica, which has them, is in sync but cannot lead, so the leader does not give them up for lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn damage_on_a_follower_is_the_cause_of_its_lag_for_leader_and_follower() {
-    let (mut cluster, segment, from, to) =
-        follower_without_a_middle_segment(true, &["log", "index", "timeindex"]).await;
+    let plan = Plan::new().program(1, LEADER.1).program(2, AGENT.1).program(3, AGENT.1);
+    let mut cluster = plan.start().await;
+    fill_small_segments_of(&cluster, &[1, 2, 3]).await;
+    let (segment, from, to) = take_a_middle_segment(&mut cluster, true, &["log", "index", "timeindex"]).await;
     let leader = Calls::of(cluster.leader(1));
     let leaders = cluster.data_dir(1).join("t-0").join(segment.file_name().expect("a file"));
     fs::write(
@@ -416,13 +433,6 @@ async fn damage_on_a_follower_is_the_cause_of_its_lag_for_leader_and_follower() 
     assert!(said.contains("not repaired; trying on"), "{said}");
 }
 
-fn flip(segment: &Path, place: usize) {
-    let file = OpenOptions::new().read(true).write(true).open(segment).expect("the log is there");
-    let (mut byte, place) = ([0], place as u64);
-    file.read_exact_at(&mut byte, place).expect("within the segment");
-    file.write_all_at(&[byte[0] ^ 1], place).expect("writable");
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_whose_log_is_damaged_hands_over_to_a_node_that_has_the_records() {
     for other_is_up in [true, false] {
@@ -442,7 +452,7 @@ async fn a_leader_whose_log_is_damaged_hands_over_to_a_node_that_has_the_records
             .await;
         }
         let (segment, base, _) = a_middle_segment(&cluster, 1, "t");
-        flip(&segment, batch(1, 1000).len() + 500);
+        log_files::flip(&segment, batch(1, 1000).len() + 500);
         let error = leader.fetch_one("t", 0, base + 1).await.error;
         assert_eq!(code(error.as_ref()), Some(v1::ErrorCode::DataLoss), "{error:?}");
         if !other_is_up {
@@ -479,37 +489,50 @@ async fn a_flipped_byte_in_the_active_segment_is_no_record_for_people() {
     };
     assert_eq!(read(0).await.expect("both are whole"), 2);
     let segment = log_files::segments(&cluster.data_dir(1).join("t-0")).remove(0);
-    flip(&segment, batch(1, 1000).len() + 500);
+    log_files::flip(&segment, batch(1, 1000).len() + 500);
     let refused = read(1).await.expect_err("a byte of its value is another one");
     assert_eq!(refused.code(), tonic::Code::DataLoss, "{refused}");
-    assert!(refused.message().contains("batch at 1"), "{refused}");
+    assert!(refused.message().contains("offset 1"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flipped_byte_in_a_closed_segment_is_answered_as_data_loss_where_it_is() {
-    let cluster = Plan::new().program(1, LEADER.1).start().await;
+    let mut cluster = Plan::new().program(1, LEADER.1).start().await;
     let leader = Calls::of(cluster.leader(1));
     leader.until_nodes(1).await;
-    for topic in ["flipped", "whole"] {
+    // While it runs, in the second batch: in a value; in the length, by which the batches after it are found.
+    let flipped = [("value", 500), ("length", 8)];
+    for topic in ["value", "length", "whole"] {
         leader.create_topic(topic, 1, &[1], &SMALL_SEGMENTS).await;
         for _ in 0..BATCHES {
             leader.append(topic, 0, batch(1, 1000)).await;
         }
     }
-    let (segment, base, next) = a_middle_segment(&cluster, 1, "flipped");
-    // While it runs, in the second batch: in a value; in the length, by which the batches after it are found.
-    for (at, lost) in [(500, base + 1..base + 2), (8, base + 1..next)] {
-        let size = batch(1, 1000).len();
-        let flip = || flip(&segment, size + at);
-        flip();
-        serves_all_but(&leader, "flipped", lost, BATCHES).await;
-        serves_all_but(&leader, "whole", 0..0, BATCHES).await;
-        let error = leader.fetch_one("flipped", 0, base + 1).await.error.expect("data loss");
+    let size = batch(1, 1000).len();
+    for (topic, at) in flipped {
+        let (segment, base, _) = a_middle_segment(&cluster, 1, topic);
+        log_files::flip(&segment, size + at);
+        let error = leader.fetch_one(topic, 0, base + 1).await.error.expect("data loss");
         for place in [format!("offset {}", base + 1), format!("byte {size} of segment {base}")] {
             assert!(error.message.contains(&place), "{error:?}");
         }
-        flip();
+        // It goes on record at once, and only that.
+        wait::until("the damage to be known", wait::SOON, async || {
+            let error = leader.fetch_one(topic, 0, base + 1).await.error.expect("data loss");
+            let range = format!("[{}, {})", base + 1, base + 2);
+            error.message.contains(&range).then_some(())
+        })
+        .await;
+        serves_all_but(&leader, topic, base + 1..base + 2, BATCHES).await;
+        serves_all_but(&leader, "whole", 0..0, BATCHES).await;
+        log_files::flip(&segment, size + at);
     }
-    serves_all_but(&leader, "flipped", 0..0, BATCHES).await;
+    // What is there again is found when the log is opened.
+    stop(&mut cluster, LEADER, true).await;
+    cluster.start_and_wait(LEADER).await;
+    let leader = Calls::of(cluster.leader(1));
+    for (topic, _) in flipped {
+        serves_all_but(&leader, topic, 0..0, BATCHES).await;
+    }
     assert!(!cluster.leader(1).output().contains("panicked"));
 }

@@ -1,9 +1,8 @@
 //! Disks that fail below a pair of nodes, as real processes: the error is named, other partitions go on, nothing that was
 //! acknowledged is lost, and the replica is back once the cause is gone. A leader whose disk failed leads no more.
 
-use std::fs::{self, OpenOptions};
-use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::PathBuf;
 
 use highwater_proto::v1;
 use highwater_types::Program;
@@ -11,7 +10,7 @@ use system_tests::calls::{Calls, batch, code, shape, to};
 use system_tests::cluster::{Cluster, Plan};
 use system_tests::disk::{ReadOnly, SmallDisk};
 use system_tests::load::Load;
-use system_tests::log_files::{LogBytes, base_offset, segments};
+use system_tests::log_files::{LogBytes, base_offset, flip, segments};
 use system_tests::traffic::Traffic;
 use system_tests::{log_dump, wait};
 
@@ -132,13 +131,6 @@ async fn a_follower_on_a_full_disk_of_two_mib_holds_nobody_up_and_comes_back() {
     heals(&cluster, load).await;
 }
 
-fn flip(segment: &Path, place: u64) {
-    let file = OpenOptions::new().read(true).write(true).open(segment).expect("the log is there");
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, place).expect("within the segment");
-    file.write_all_at(&byte.map(|byte| byte ^ 1), place).expect("writable");
-}
-
 /// Only readers of a closed segment meet it. It is told with its place, and the follower reads the records from its leader
 /// again, without a restart: under a new incarnation, because it had lost what it had acknowledged.
 #[tokio::test(flavor = "multi_thread")]
@@ -154,7 +146,7 @@ async fn a_flipped_byte_in_a_followers_closed_segment_is_named_to_its_reader_and
     let all = segments(&directory(&cluster, 2, "t"));
     let segment = all.get(all.len() / 2).expect("there are many").clone();
     let (base, size) = (base_offset(&segment), batch(1, RECORD_BYTES).len());
-    flip(&segment, size as u64 + 500);
+    flip(&segment, size + 500);
 
     let met = agent.fetch_one("t", 0, base + 1).await.error;
     assert_eq!(code(met.as_ref()), Some(v1::ErrorCode::DataLoss));

@@ -45,9 +45,10 @@ fn kafka_7104_every_answer_is_of_one_moment_while_records_are_deleted() {
             };
             let bounds = plan.snapshot;
             assert!(bounds.log_start <= bounds.high_watermark && bounds.high_watermark <= bounds.log_end);
-            match leader
-                .read(plan.from, ReadLimits { max_bytes: 400, min_one_batch: true, upper: plan.upper })
-            {
+            match leader.read(
+                plan.from,
+                ReadLimits { max_bytes: 400, min_one_batch: true, upper: plan.upper, checked: !plan.in_sync },
+            ) {
                 Ok(read) => {
                     assert!(
                         bounds.log_start <= read.next,

@@ -59,7 +59,7 @@ fn read(
         return Ok(out);
     }
     let mut room = Room { records: to_usize(wanted.max_records), bytes: to_usize(wanted.max_bytes) };
-    let limits = ReadLimits { max_bytes: room.bytes, min_one_batch: true, upper };
+    let limits = ReadLimits { max_bytes: room.bytes, min_one_batch: true, upper, checked: true };
     let bytes = replica.read(from, limits).map_err(|e| read_failed(&e))?.records;
     for batch in batches(&bytes) {
         let batch = batch.map_err(|e| ReplicationError::new(ErrorCode::DataLoss, e.to_string()))?;

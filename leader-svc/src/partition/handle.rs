@@ -243,6 +243,20 @@ impl LedPartition {
         }
     }
 
+    /// While it leads alone: nobody else can lead, so the damage that readers met goes on record, and readers and replicas that
+    /// join get past it.
+    pub(crate) async fn note_rot_alone(self: Arc<Self>) {
+        let Some(segment) = self.damage.segment() else { return };
+        let this = Arc::clone(&self);
+        match on_disk(move || this.replica.note_rot_alone(segment)).await {
+            Ok(true) => self.damage.is_known(segment),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(partition = %self.id_name(), %error, "could not put damage on record");
+            }
+        }
+    }
+
     /// Lets accepted appends finish, marks the log clean and frees its lock. The leadership is over, and nobody new finds
     /// the partition any more. Answers that still read get `patience` in all to be done (design.md 6.6).
     pub(crate) async fn close(self: Arc<Self>, patience: Duration) {

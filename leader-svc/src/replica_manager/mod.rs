@@ -85,6 +85,8 @@ enum Done {
     GivenUp(TopicIdPartition, PartitionEpoch),
     /// A move's end was to be written; whether a record of it is known.
     Finished(TopicIdPartition, bool),
+    /// Damage went on record, or not: nothing follows.
+    Noted,
 }
 
 /// See the module.
@@ -292,6 +294,7 @@ impl ReplicaManager {
         match done {
             Ok(Done::Stood(id, seen, stood)) => self.on_stood(id, seen, stood, view),
             Ok(Done::Closed(id)) => self.slots.remove(&id).is_some(),
+            Ok(Done::Noted) => false,
             Ok(Done::GivenUp(id, seen)) => {
                 self.pause_for_disk(id, seen, disk_failed(), view);
                 true

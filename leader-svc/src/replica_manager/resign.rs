@@ -113,12 +113,17 @@ impl ReplicaManager {
 
     /// Where readers met damage in a log that this node leads: who has the records in sync leads on, as soon as somebody can
     /// (design.md 2). Once for each partition: where the other one is damaged too, this node leads again and serves the rest.
-    /// Answers whether it leaves.
+    /// Who stays and is alone in sync puts the damage on record. Answers whether it leaves.
     pub(super) fn leave_if_damaged(&mut self, id: TopicIdPartition, partition: &Arc<LedPartition>) -> bool {
-        if self.damaged.get(&id) != Some(&Damaged::Met) {
+        let met = self.damaged.get(&id) == Some(&Damaged::Met);
+        let Some(successor) = self.shared.successor(&partition.record()).filter(|_| met) else {
+            let partition = Arc::clone(partition);
+            self.tasks.spawn(async move {
+                partition.note_rot_alone().await;
+                Done::Noted
+            });
             return false;
-        }
-        let Some(successor) = self.shared.successor(&partition.record()) else { return false };
+        };
         self.damaged.insert(id, Damaged::HandedOver);
         tracing::warn!(
             partition = %partition.id_name(),

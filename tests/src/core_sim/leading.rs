@@ -335,7 +335,7 @@ fn answer(
     let mut answered = Answered::default();
     if plan.has_records() && request.max_bytes > 0 {
         let max_bytes = usize::try_from(request.max_bytes).unwrap_or(usize::MAX);
-        let limits = ReadLimits { max_bytes, min_one_batch: true, upper: plan.upper };
+        let limits = ReadLimits { max_bytes, min_one_batch: true, upper: plan.upper, checked: !plan.in_sync };
         replica.on_follower_reads(node_id(to), now);
         let read = replica.read(plan.from, limits);
         let read = read.map_err(|error| ReplicationError::new(error.code(), error.to_string()))?;

@@ -24,7 +24,7 @@ pub(super) fn consumer_fetch(partition: usize, from: Offset, epoch: Option<Leade
 }
 
 pub(super) fn consumer_limits(upper: Offset) -> ReadLimits {
-    ReadLimits { max_bytes: 300, min_one_batch: true, upper }
+    ReadLimits { max_bytes: 300, min_one_batch: true, upper, checked: true }
 }
 
 impl Cluster {

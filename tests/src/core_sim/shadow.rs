@@ -61,7 +61,8 @@ impl Shadow {
         rotten: Option<Batch>,
     ) -> Result<(), String> {
         while self.end < log_end {
-            let limits = ReadLimits { max_bytes: 1 << 20, min_one_batch: true, upper: log_end };
+            let limits =
+                ReadLimits { max_bytes: 1 << 20, min_one_batch: true, upper: log_end, checked: true };
             match log.read(self.end, limits) {
                 Ok(read) if read.batches > 0 => {
                     for view in batches(&read.records) {

@@ -134,7 +134,7 @@ fn lead_in(node: &Node, epoch: i32, numbers: Range<u32>) {
 /// Copies everything from the leader by its answers, as a follower does.
 fn follow(leader: &Node, follower: &Node) {
     let (leader, follower) = (leader.log(), follower.log());
-    let limits = ReadLimits { max_bytes: 3000, min_one_batch: true, upper: leader.log_end() };
+    let limits = ReadLimits { max_bytes: 3000, min_one_batch: true, upper: leader.log_end(), checked: true };
     while follower.log_end() < leader.log_end() {
         let read = leader.read(follower.log_end(), limits).unwrap();
         follower.append_as_follower(&read.records, LeaderEpoch::new(4).unwrap(), START).unwrap();

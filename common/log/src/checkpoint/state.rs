@@ -33,6 +33,7 @@ const _: () = assert!(
 const FLAG_CLEAN: u8 = 1;
 const FLAG_PARTITION_EPOCH: u8 = 2;
 const FLAG_KEPT_ON_DAMAGE: u8 = 4;
+const FLAG_FLUSH_FAILED: u8 = 8;
 
 /// What is known of a partition's replica on this disk (design.md 2).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +61,9 @@ pub struct CheckpointState {
     /// Whether the incarnation was kept on new damage, and no leadership has begun since: that this replica alone is the
     /// in-sync set was said by a record that may be an old one (design.md 6.3).
     pub kept_on_damage: bool,
+    /// Whether a flush failed since the log was opened: pages may be gone from the midst of what was not flushed, although the
+    /// host runs on.
+    pub flush_failed: bool,
     /// Under `page-cache`, where the log ended when its last flush began: as long as the host runs, the log reaches at least
     /// to here, unless that flush failed and the process died before it could write that down (design.md 6.3).
     pub flush_target: Offset,
@@ -83,6 +87,7 @@ impl CheckpointState {
             boot_id: None,
             lost_ranges: Vec::new(),
             kept_on_damage: false,
+            flush_failed: false,
             flush_target: Offset::ZERO,
             unclean_loss: None,
         }
@@ -134,6 +139,7 @@ impl CheckpointState {
         let mut flags = if self.clean { FLAG_CLEAN } else { 0 };
         flags |= self.highest_partition_epoch.map_or(0, |_| FLAG_PARTITION_EPOCH);
         flags |= if self.kept_on_damage { FLAG_KEPT_ON_DAMAGE } else { 0 };
+        flags |= if self.flush_failed { FLAG_FLUSH_FAILED } else { 0 };
         fields.extend(self.topic_id.uuid().as_bytes());
         fields.extend(self.incarnation.get().to_be_bytes());
         fields.extend(self.recovery_point.get().to_be_bytes());
@@ -255,6 +261,7 @@ fn decode_fields(mut fields: Reader<'_>) -> Option<CheckpointState> {
         boot_id: (!boot_id.is_nil()).then_some(boot_id),
         lost_ranges,
         kept_on_damage: flags & FLAG_KEPT_ON_DAMAGE != 0,
+        flush_failed: flags & FLAG_FLUSH_FAILED != 0,
         flush_target,
         unclean_loss,
     };

@@ -25,6 +25,7 @@ pub(in crate::checkpoint) fn some_state() -> CheckpointState {
         boot_id: Some(Uuid::from_u128(9)),
         lost_ranges: vec![range(20, 30), range(40, 41)],
         kept_on_damage: true,
+        flush_failed: true,
         flush_target: offset(110),
         unclean_loss: Some(UncleanLoss {
             election: LeaderEpoch::new(2).unwrap(),
@@ -63,6 +64,7 @@ fn states() -> impl Strategy<Value = CheckpointState> {
                 boot_id: Some(Uuid::from_u128(boot)).filter(|id| !id.is_nil()),
                 lost_ranges: Vec::new(),
                 kept_on_damage: recovery % 2 == 0,
+                flush_failed: target % 2 == 0,
                 flush_target: offset(target),
                 unclean_loss: highest.and_then(LeaderEpoch::new).map(|election| UncleanLoss {
                     election,

@@ -8,13 +8,12 @@ use std::path::Path;
 
 use bytes::Bytes;
 
-use super::fixture_test::{
-    BOOT, NOW, OTHER_BOOT, SimTestDisk, batch_dated, e, hw, o, options, read_all, try_open,
-};
+use super::fixture_test::{NOW, SimTestDisk, batch_dated, e, hw, o, options, read_all, try_open};
 use crate::storage::sim::SimStorage;
 use crate::{CutOrder, Log, LogConfig, OpenOptions};
 use highwater_records::{batches, set_base_offset, set_leader_epoch};
 use highwater_types::{Durability, Offset, WallTime};
+use uuid::Uuid;
 
 /// A small generator; the seed decides everything.
 struct Dice(u64);
@@ -100,7 +99,7 @@ impl Run {
     }
 
     fn open(&mut self) -> Log<SimStorage> {
-        let boot_id = if self.boots.is_multiple_of(2) { BOOT } else { OTHER_BOOT };
+        let boot_id = Uuid::from_u128(u128::from(self.boots) + 1);
         let options = OpenOptions { boot_id, ..options(self.config.clone()) };
         let (log, report) =
             try_open(&self.disk, options).unwrap_or_else(|e| panic!("seed {}: {e}", self.seed));
@@ -272,7 +271,7 @@ fn a_crash_while_opening_is_no_different() {
             for _ in 0..3 {
                 let operations = run.dice.roll(25);
                 run.disk.disk.stop_after(operations);
-                let boot_id = if run.boots.is_multiple_of(2) { BOOT } else { OTHER_BOOT };
+                let boot_id = Uuid::from_u128(u128::from(run.boots) + 1);
                 drop(try_open(&run.disk, OpenOptions { boot_id, ..options(run.config.clone()) }));
                 run.disk.power_loss();
                 run.boots += 1;

@@ -403,7 +403,9 @@ fn a_missing_segment_above_what_was_flushed_ends_the_log<D: TestDisk>() {
     lead(&log, 0, 15, 2);
     kill(log);
     remove_segment(&disk, 36, true);
-    let (log, report) = reopen(&disk);
+    let after_boot =
+        OpenOptions { boot_id: OTHER_BOOT, new_incarnation: inc(200), ..options(LogConfig::default()) };
+    let (log, report) = try_open(&disk, after_boot).unwrap();
     assert_eq!((log.log_end(), report.damage, report.renewal), (o(36), vec![], None));
     assert!(matches!(report.repairs.as_slice(), [.., Repair::TailCut { .. }]), "{:?}", report.repairs);
     lead(&log, 1, 1, 2);

@@ -187,7 +187,7 @@ pub(crate) fn lead<S: Storage>(log: &Log<S>, epoch: i32, batches: usize, count: 
 }
 
 pub(crate) fn all() -> ReadLimits {
-    ReadLimits { max_bytes: 1 << 20, min_one_batch: true, upper: Offset::MAX }
+    ReadLimits { max_bytes: 1 << 20, min_one_batch: true, upper: Offset::MAX, checked: true }
 }
 
 /// Every byte from `from` to the log end, read as a follower would.

@@ -17,7 +17,7 @@ use highwater_types::planted::{PlantedFault, is_planted};
 use super::Log;
 use crate::segment::Segment;
 use crate::segments::View;
-use crate::{LogError, LogPositions, Storage, StorageFile, StorageResult, Unusable};
+use crate::{LogError, LogPositions, Storage, StorageError, StorageFile, StorageResult, Unusable};
 
 /// What has to be flushed. Taken as a whole by a flush.
 #[derive(Debug)]
@@ -81,13 +81,21 @@ impl<S: Storage> Log<S> {
         if synced.is_err() && is_planted(PlantedFault::FailedFlushRetried) {
             synced = unflushed.sync(self);
         }
-        synced.inspect_err(|error| self.fail(Unusable::FlushFailed, error))?;
+        synced.inspect_err(|error| self.flush_failed(error))?;
         let after = self.publish_flushed(&before);
         debug_assert!(
             after.generation != before.generation || after.flushed >= before.log_end,
             "what was appended before is flushed"
         );
         Ok(after)
+    }
+
+    fn flush_failed(&self, error: &StorageError) {
+        self.fail(Unusable::FlushFailed, error);
+        if let Err(error) = self.note_failed_flush() {
+            // Opening it takes for damage what is gone from between the others, which costs this replica its incarnation.
+            tracing::warn!(partition = %self.partition, %error, "could not write down that a flush failed");
+        }
     }
 
     /// What `before` held is flushed; unless a truncation came between, everything up to its log end.

@@ -63,8 +63,7 @@ impl<'a, S: Storage> Opening<'a, S> {
 
     /// Another boot without a clean mark: what was not flushed may be gone, or come back cut (design.md 2 and 6.3).
     fn distrust_page_cache(&mut self) {
-        let same_boot = self.state.boot_id == Some(self.options.boot_id);
-        if self.stored.is_none() || self.state.clean || same_boot {
+        if self.stored.is_none() || self.state.clean || self.is_same_boot() {
             return;
         }
         if !is_planted(PlantedFault::HighWatermarkBelievedAfterReboot) {
@@ -74,6 +73,18 @@ impl<'a, S: Storage> Opening<'a, S> {
         if self.options.config.durability == Durability::PageCache {
             self.renew(Renewal::PageCacheLost);
         }
+    }
+
+    /// Whether the log was last written under this boot.
+    fn is_same_boot(&self) -> bool {
+        self.stored.is_some() && self.state.boot_id == Some(self.options.boot_id)
+    }
+
+    /// As [`Ground::untorn_from`]. What a flush that has no end on file took may have lost pages.
+    fn untorn_from(&self) -> Option<Offset> {
+        (self.is_same_boot() && !self.state.flush_failed)
+            .then_some(self.state.flush_target)
+            .map(|target| if target > self.state.recovery_point { target } else { Offset::ZERO })
     }
 
     fn lower_high_watermark(&mut self, to: Offset, reason: &'static str) {
@@ -120,6 +131,7 @@ impl<'a, S: Storage> Opening<'a, S> {
             index_interval: self.options.config.index_interval_bytes,
             clean,
             recovery_point: self.state.recovery_point,
+            untorn_from: self.untorn_from(),
             vouched,
             lost: &lost,
             now: self.options.now,
@@ -137,7 +149,10 @@ impl<'a, S: Storage> Opening<'a, S> {
             scan.changed = true;
         }
         self.note_flush(scan.end, file)?;
-        scan.flush()?;
+        if let Err(error) = scan.flush() {
+            self.note_failed_flush(file);
+            return Err(error.into());
+        }
         self.state.clean &= !scan.changed;
         self.repairs.append(&mut repairs);
         let view = self.assemble(scan, lost_head, vouched)?;
@@ -175,6 +190,14 @@ impl<'a, S: Storage> Opening<'a, S> {
         };
         stored.flush_target = end;
         file.write_lazy(stored)
+    }
+
+    fn note_failed_flush(&mut self, file: &mut CheckpointFile<S>) {
+        let Some(stored) = &mut self.stored else { return };
+        stored.flush_failed = true;
+        if let Err(error) = file.write_lazy(stored) {
+            tracing::warn!(directory = %self.dir.display(), %error, "could not write down that a flush failed");
+        }
     }
 
     fn remove_orphans(&mut self, files: &PartitionFiles) -> StorageResult<()> {
@@ -365,6 +388,7 @@ impl<'a, S: Storage> Opening<'a, S> {
         self.state.high_watermark.offset = self.state.high_watermark.offset.max(view.log_start);
         self.state.recovery_point = view.log_end;
         self.state.flush_target = view.log_end;
+        self.state.flush_failed = false;
         if !self.state.clean {
             self.state.boot_id = Some(self.options.boot_id);
         }

@@ -87,6 +87,9 @@ pub struct ReadLimits {
     pub min_one_batch: bool,
     /// Only batches that end at or before this offset: the high watermark for consumers, the log end for followers.
     pub upper: Offset,
+    /// Whether the CRC of each batch is checked in the active segment, too: for all but in-sync followers, who read what was
+    /// written a moment ago. In closed segments it always is.
+    pub checked: bool,
 }
 
 /// Whole batches, as they stand in the log; the first contains the offset that was asked for.

@@ -101,6 +101,14 @@ impl<S: Storage> Log<S> {
         })
     }
 
+    /// Notes that a flush failed. As long as the host runs; then nothing is believed that was not flushed.
+    pub(super) fn note_failed_flush(&self) -> StorageResult<()> {
+        self.persist(|persisted| {
+            let state = CheckpointState { flush_failed: true, ..persisted.state.clone() };
+            persisted.write_lazy(state)
+        })
+    }
+
     /// Replaces the incarnation, durably (design.md 6.3). Allowed on a log that failed, too.
     ///
     /// # Errors
@@ -368,8 +376,13 @@ impl<S: Storage> Log<S> {
         })
     }
 
-    /// Replaces the lost ranges and the incarnation that had the records, durably and at once.
-    pub(super) fn store_rot(&self, ranges: &[OffsetRange], renewed: Incarnation) -> Result<(), LogError> {
+    /// Replaces the lost ranges and the incarnation that had the records, durably and at once; without another one it is kept
+    /// until others are in sync.
+    pub(super) fn store_rot(
+        &self,
+        ranges: &[OffsetRange],
+        renewed: Option<Incarnation>,
+    ) -> Result<(), LogError> {
         self.persist(|persisted| {
             self.refuse_when_closed()?;
             let old = persisted.state.incarnation;
@@ -378,10 +391,13 @@ impl<S: Storage> Log<S> {
                 for range in ranges {
                     state.add_lost_range(*range);
                 }
-                state.incarnation = renewed;
+                state.incarnation = renewed.unwrap_or(old);
+                state.kept_on_damage |= renewed.is_none();
             })?;
             assert!(persisted.is_durable, "the damage is on record");
-            tracing::info!(partition = %self.partition, %old, new = %renewed, "incarnation renewed");
+            if let Some(new) = renewed {
+                tracing::info!(partition = %self.partition, %old, %new, "incarnation renewed");
+            }
             Ok(())
         })
     }

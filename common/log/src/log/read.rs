@@ -23,7 +23,7 @@ struct Start<S: Storage> {
     batch: Walked,
     /// Up to where the segment's bytes may be read: its end, or damage.
     end: u64,
-    /// Whether the segment is closed: what rots there is found by nobody else, so every CRC is checked.
+    /// Whether the segment is closed.
     is_closed: bool,
 }
 
@@ -138,6 +138,8 @@ impl<S: Storage> Log<S> {
         if first_size > limits.max_bytes && !limits.min_one_batch {
             return Ok(read);
         }
+        // What rots is found by nobody else.
+        let is_checked = start.is_closed || limits.checked;
         let want = limits.max_bytes.max(first_size).min(available);
         let mut buffer = self.read_buffers.take(want);
         let filled = start.segment.segment.file().read_up_to(buffer.as_mut(), start.batch.position)?;
@@ -146,7 +148,7 @@ impl<S: Storage> Log<S> {
         let bad = loop {
             match walk.next() {
                 Some(Ok(batch)) if batch.next_offset() > upper => break None,
-                Some(Ok(batch)) if start.is_closed && !batch.crc_ok() => {
+                Some(Ok(batch)) if is_checked && !batch.crc_ok() => {
                     let (stored, computed) = (batch.crc(), batch.compute_crc());
                     break Some(BatchError::BadChecksum { stored, computed }.to_string());
                 }

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use super::fixture_test::{
-    BOOT, NOW, OTHER_BOOT, TestDisk, all, batch_dated, concat, e, files, hw, inc, kill, lead, o,
+    BOOT, NOW, OTHER_BOOT, TestDisk, all, batch_dated, concat, e, files, hw, inc, kill, lead, names_in, o,
     on_both_disks, open, options, read_all, shape, small_config, stamped, try_open,
 };
 use crate::storage::StorageFile as _;
-use crate::{Access, LogConfig, OpenError, OpenOptions, OpenReport, Renewal, Repair, Storage};
+use crate::{Access, LogConfig, OffsetRange, OpenError, OpenOptions, OpenReport, Renewal, Repair, Storage};
+use bytes::Bytes;
 use highwater_types::{Durability, TopicId};
 use uuid::Uuid;
 
@@ -18,6 +19,8 @@ on_both_disks!(
     a_killed_log_keeps_everything_and_its_incarnation,
     a_torn_tail_is_cut,
     an_unfinished_batch_is_cut,
+    what_a_good_batch_follows_under_the_same_boot_is_damage,
+    a_bad_end_of_a_segment_that_another_follows_under_the_same_boot_is_damage,
     another_boot_lowers_the_high_watermark,
     another_boot_without_a_clean_mark_renews_a_page_cache_replica,
     useless_checkpoints_mean_a_new_incarnation,
@@ -144,16 +147,75 @@ fn a_torn_tail_is_cut<D: TestDisk>() {
 }
 
 fn an_unfinished_batch_is_cut<D: TestDisk>() {
-    let disk = D::new();
-    let (log, _) = open(&disk, LogConfig::default());
-    lead(&log, 0, 10, 2);
-    kill(log);
-    edit(&disk, LOG_0, |log| {
-        log[batch_bytes() * 7 + 70] ^= 1;
-    });
-    let (log, report) = reopen(&disk);
-    assert_eq!(log.log_end(), o(14), "unflushed: everything from the first bad batch on is cut");
-    assert_eq!((report.damage, report.renewal), (vec![], None));
+    for (boot_id, bad, end) in [(OTHER_BOOT, 7, 14), (BOOT, 9, 18)] {
+        let disk = D::new();
+        let (log, _) = open(&disk, LogConfig::default());
+        lead(&log, 0, 10, 2);
+        kill(log);
+        edit(&disk, LOG_0, |log| {
+            log[batch_bytes() * bad + 70] ^= 1;
+        });
+        let options = OpenOptions { boot_id, new_incarnation: inc(200), ..options(LogConfig::default()) };
+        let (log, report) = try_open(&disk, options).unwrap();
+        assert_eq!(log.log_end(), o(end), "unflushed: everything from the first bad batch on is cut");
+        assert_eq!((report.damage, report.renewal), (vec![], None));
+    }
+}
+
+/// Bad bytes before good ones: a killed program leaves no such thing, whatever was flushed.
+fn what_a_good_batch_follows_under_the_same_boot_is_damage<D: TestDisk>() {
+    // A record, the length, the magic, and the base offset, which no CRC covers.
+    for byte in [70, 8, 16, 0] {
+        let disk = D::new();
+        let (log, _) = open(&disk, LogConfig::default());
+        lead(&log, 0, 10, 2);
+        let bytes = read_all(&log, o(0));
+        kill(log);
+        edit(&disk, LOG_0, |log| log[batch_bytes() * 7 + byte] ^= 1);
+        let (log, report) = reopen(&disk);
+        let ranges: Vec<_> = report.damage.iter().map(|d| (d.range, d.at_end)).collect();
+        assert_eq!(ranges, [(OffsetRange::new(o(14), o(16)), false)], "byte {byte}");
+        assert_eq!((log.log_end(), report.renewal), (o(20), Some(Renewal::Damage)), "byte {byte}");
+        let missing = Bytes::copy_from_slice(&bytes[batch_bytes() * 7..batch_bytes() * 8]);
+        log.repair(OffsetRange::new(o(14), o(16)), &missing).unwrap();
+        assert_eq!(read_all(&log, o(0)), bytes, "byte {byte}");
+    }
+}
+
+fn a_bad_end_of_a_segment_that_another_follows_under_the_same_boot_is_damage<D: TestDisk>() {
+    for gone in [false, true] {
+        let disk = D::new();
+        let (log, _) = open(&disk, small_config());
+        lead(&log, 0, 30, 2);
+        kill(log);
+        let bases: Vec<i64> = segment_bases(&disk);
+        let (second, third) = (bases[1], bases[2]);
+        let name = format!("{second:020}.log");
+        let from = if gone {
+            disk.storage().remove_file(&file(&disk, &name)).unwrap();
+            second
+        } else {
+            edit(&disk, &name, |log| {
+                let at = log.len() - batch_bytes() + 70;
+                log[at] ^= 1;
+            });
+            third - 2
+        };
+        let (log, report) =
+            try_open(&disk, OpenOptions { new_incarnation: inc(200), ..options(small_config()) }).unwrap();
+        let ranges: Vec<_> = report.damage.iter().map(|d| (d.range, d.at_end)).collect();
+        assert_eq!(ranges, [(OffsetRange::new(o(from), o(third)), false)], "gone: {gone}");
+        assert_eq!((log.log_end(), report.renewal), (o(60), Some(Renewal::Damage)), "gone: {gone}");
+    }
+}
+
+/// The bases of the segments, in order.
+fn segment_bases<D: TestDisk>(disk: &D) -> Vec<i64> {
+    let names = names_in(&disk.storage(), &disk.data_dir().join("orders-0"));
+    let mut bases: Vec<i64> =
+        names.iter().filter_map(|name| name.strip_suffix(".log")?.parse().ok()).collect();
+    bases.sort_unstable();
+    bases
 }
 
 fn another_boot_lowers_the_high_watermark<D: TestDisk>() {

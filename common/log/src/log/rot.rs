@@ -1,8 +1,8 @@
-//! Damage that a reader met in an open log (design.md 2, 6.3): bytes of a closed segment that are not what was written.
+//! Damage that a reader met in an open log (design.md 2, 6.3): bytes of a segment that are not what was written.
 //!
 //! What must hold: the incarnation is replaced in the same write that puts the damage on record, so no replica stands on the
 //! merits of records that it has lost. A segment is read whole, so that all of its damage costs one incarnation. What cannot be
-//! read is left to the reader, who gets the error; the active segment is checked once it is closed, or when the log is opened.
+//! read is left to the reader, who gets the error.
 
 use std::ops::Range;
 
@@ -15,19 +15,19 @@ use crate::walk::{BadBatch, Check, Walk, Walked, find_good_after};
 use crate::{Damage, LogError, OffsetRange, Storage, StorageFile, StorageResult};
 
 impl<S: Storage> Log<S> {
-    /// Reads the closed segment of base `segment`, in which a reader met a bad batch; where more of it is damaged than was known,
-    /// notes that, and replaces the incarnation by `renewed`, durably. Reads of it answer that it is lost, until it is repaired.
-    /// Answers whether there was any.
+    /// Reads the segment of base `segment`, in which a reader met a bad batch; where more of it is damaged than was known, notes
+    /// that, and replaces the incarnation by `renewed`, durably. Without one it is kept, as at the opening of a log by the only
+    /// replica in sync, until others are. Reads of it answer that it is lost, until it is repaired. Answers whether there was any.
     ///
     /// # Errors
     /// What the disk says when the damage is noted; either incarnation may be found later.
-    pub fn note_rot(&self, segment: Offset, renewed: Incarnation) -> Result<bool, LogError> {
+    pub fn note_rot(&self, segment: Offset, renewed: Option<Incarnation>) -> Result<bool, LogError> {
         let _writer = self.writer.lock();
         self.usable()?;
         let view = self.view.load_full();
-        let closed = view.closed.iter().find(|closed| closed.base() == segment);
-        let Some((closed, next_base)) = closed.zip(view.next_base(segment)) else { return Ok(false) };
-        let rotten = rotten_in(&view, closed, next_base).unwrap_or_else(|error| {
+        let Some(met) = view.segments().find(|met| met.base() == segment) else { return Ok(false) };
+        let next_base = view.next_base(segment).unwrap_or(view.log_end);
+        let rotten = rotten_in(&view, met, next_base).unwrap_or_else(|error| {
             tracing::warn!(partition = %self.partition, %segment, %error, "could not read a segment in which readers met damage");
             Vec::new()
         });
@@ -44,7 +44,10 @@ impl<S: Storage> Log<S> {
         debug_assert!(ranges.is_sorted_by(|a, b| a.end <= b.start), "damage does not overlap");
         self.store_rot(&ranges, renewed)?;
         self.publish(|view| View { damage: damage.into(), ..view.clone() });
-        assert_eq!(self.incarnation(), renewed, "nothing is acknowledged under the one that had the records");
+        assert!(
+            renewed.is_none_or(|renewed| self.incarnation() == renewed),
+            "nothing is acknowledged under the one that had the records"
+        );
         Ok(true)
     }
 }
@@ -57,13 +60,13 @@ struct Bad {
     header: Option<BatchHeader>,
 }
 
-/// What of a closed segment is damaged, apart from what is known; the next one begins at `next_base`.
+/// What of a segment is damaged, apart from what is known; the next one begins at `next_base`.
 fn rotten_in<S: Storage>(
     view: &View<S>,
-    closed: &SegmentRef<S>,
+    segment: &SegmentRef<S>,
     next_base: Offset,
 ) -> StorageResult<Vec<DamagedBytes>> {
-    let (base, file) = (closed.base(), closed.segment.file());
+    let (base, file) = (segment.base(), segment.segment.file());
     let known: Vec<(Range<u64>, OffsetRange)> = view
         .damage
         .iter()
@@ -75,14 +78,14 @@ fn rotten_in<S: Storage>(
     let holes = view.holes(base);
     let (mut rotten, mut position, mut end) = (Vec::new(), 0, base);
     loop {
-        let mut walk = Walk::new(file, Check::Crc, position, closed.len).over(&holes);
+        let mut walk = Walk::new(file, Check::Crc, position, segment.len).over(&holes);
         let Some(bad) = next_bad(&mut walk, &mut end, next_base)? else { return Ok(rotten) };
         // What is known may lie between the last good batch and this, or between this and the next good batch.
         let before = known.iter().filter(|(bytes, _)| bytes.end <= bad.position);
         end = before.map(|(_, range)| range.end).fold(end, Offset::max);
         let behind = known.iter().filter(|(bytes, _)| bytes.start > bad.position);
         let behind = behind.map(|(bytes, range)| (bytes.start, range.start)).min();
-        let (limit, offset_there) = behind.unwrap_or((closed.len, next_base));
+        let (limit, offset_there) = behind.unwrap_or((segment.len, next_base));
         let good = find_good_after(file, bad.position, bad.header, limit, end)?;
         let (at, offset) =
             good.map_or((limit, offset_there), |good| (good.position, good.header.base_offset()));

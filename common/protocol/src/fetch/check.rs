@@ -79,6 +79,8 @@ pub struct ReadPlan {
     pub from: Offset,
     /// … up to here (exclusive); not above `from` when there is nothing to read.
     pub upper: Offset,
+    /// Whether an in-sync follower asks. It reads what was written a moment ago and checks it itself, so nobody else has to.
+    pub in_sync: bool,
 }
 
 impl ReadPlan {
@@ -168,8 +170,10 @@ pub fn plan_read(
         Requester::Follower(_) | Requester::Repair => log.log_end,
     };
     match check_position(from, request.last_fetched_epoch, log) {
-        Position::Agrees => Ok(ReadPlan { snapshot, diverging: None, from, upper }),
-        Position::Diverging(at) => Ok(ReadPlan { snapshot, diverging: Some(at), from, upper: from }),
+        Position::Agrees => Ok(ReadPlan { snapshot, diverging: None, from, upper, in_sync: false }),
+        Position::Diverging(at) => {
+            Ok(ReadPlan { snapshot, diverging: Some(at), from, upper: from, in_sync: false })
+        }
         Position::OutOfRange => Err(ReplicationError::new(
             ErrorCode::OffsetOutOfRange,
             match request.last_fetched_epoch {

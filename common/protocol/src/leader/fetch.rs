@@ -82,7 +82,8 @@ impl LeaderPartition {
         if !self.replicas.contains(&follower) {
             return Err(not_assigned(follower));
         }
-        plan_read(requester, request, &facts)
+        let in_sync = self.isr.committed().iter().any(|member| member.node == follower);
+        plan_read(requester, request, &facts).map(|plan| ReadPlan { in_sync, ..plan })
     }
 
     /// What the fetch of somebody reads who follows nothing: a consumer (S26), or a replica that repairs damage.

@@ -17,7 +17,7 @@ impl<S: Storage> FollowerReplica<S> {
             return FollowerStep::default();
         }
         let log = self.log();
-        match log.note_rot(segment, (self.place.fresh_incarnation)()) {
+        match log.note_rot(segment, Some((self.place.fresh_incarnation)())) {
             Ok(true) => self.log_replaced(&log, now),
             Ok(false) => FollowerStep::default(),
             Err(error) => self.storage_failed(&error, now),

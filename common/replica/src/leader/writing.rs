@@ -197,7 +197,20 @@ impl<S: Storage> LeaderReplica<S> {
     /// As [`Log::note_rot`](highwater_log::Log::note_rot).
     pub fn note_rot(&self, segment: Offset) -> Result<bool, LogError> {
         debug_assert!(self.is_over(), "nothing more is acknowledged");
-        self.log.note_rot(segment, (self.place.fresh_incarnation)())
+        self.log.note_rot(segment, Some((self.place.fresh_incarnation)()))
+    }
+
+    /// The same while this replica leads and is the only one in sync: nobody else has what it lost, so it leads on under its
+    /// incarnation, and others get past what is lost. *Blocks.* Nothing happens once another replica is in sync: answers whether
+    /// this one is alone.
+    ///
+    /// # Errors
+    /// As [`Log::note_rot`](highwater_log::Log::note_rot).
+    pub fn note_rot_alone(&self, segment: Offset) -> Result<bool, LogError> {
+        if !self.core.lock().is_alone_in_sync() {
+            return Ok(false);
+        }
+        self.log.note_rot(segment, None).map(|_| true)
     }
 
     /// Ends the leadership; the log stays open for reads that are under way.

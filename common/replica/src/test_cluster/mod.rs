@@ -108,7 +108,9 @@ pub(crate) fn bytes_below<S: Storage>(log: &Log<S>, upper: Offset) -> Vec<u8> {
     let mut all = Vec::new();
     let mut from = log.log_start();
     loop {
-        let read = log.read(from, ReadLimits { max_bytes: 1 << 20, min_one_batch: true, upper }).unwrap();
+        let read = log
+            .read(from, ReadLimits { max_bytes: 1 << 20, min_one_batch: true, upper, checked: true })
+            .unwrap();
         if read.batches == 0 {
             return all;
         }

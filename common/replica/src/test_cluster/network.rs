@@ -91,7 +91,8 @@ impl Cluster {
         let mut fetched = Fetched::empty(plan.snapshot);
         if plan.has_records() && request.max_bytes > 0 {
             let max_bytes = usize::try_from(request.max_bytes).unwrap();
-            let limits = ReadLimits { max_bytes, min_one_batch: true, upper: plan.upper };
+            let limits =
+                ReadLimits { max_bytes, min_one_batch: true, upper: plan.upper, checked: !plan.in_sync };
             let read = leader.read(plan.from, limits);
             fetched.records = read.map_err(|e| ReplicationError::new(e.code(), e.to_string()))?.records;
         }

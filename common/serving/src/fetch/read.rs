@@ -182,14 +182,14 @@ struct Budget {
 
 impl Budget {
     /// What a partition may have, and whether its first batch may be larger; `None` = nothing.
-    fn limits(&self, cap: Cap, upper: Offset) -> Option<ReadLimits> {
+    fn limits(&self, cap: Cap, plan: &ReadPlan) -> Option<ReadLimits> {
         let room = self.left.min(to_usize(cap.bytes));
         if cap.bytes == 0 || (room == 0 && !self.empty) || (cap.metered && self.metered == 0) {
             return None;
         }
         let min_one_batch = self.empty || (cap.metered && self.metered_empty);
         let max_bytes = if cap.metered { room.min(self.metered) } else { room };
-        Some(ReadLimits { max_bytes, min_one_batch, upper })
+        Some(ReadLimits { max_bytes, min_one_batch, upper: plan.upper, checked: !plan.in_sync })
     }
 
     fn took(&mut self, bytes: usize, cap: Cap) {
@@ -261,7 +261,7 @@ fn read_one(
     cap: Cap,
     budget: &mut Budget,
 ) -> Result<(fetch::Fetched, Option<Offset>), ReplicationError> {
-    let limits = budget.limits(cap, plan.upper).filter(|_| plan.has_records());
+    let limits = budget.limits(cap, plan).filter(|_| plan.has_records());
     let Some(limits) = limits else { return Ok((nothing_of(plan), None)) };
     let LogRead { records, first, next, .. } =
         replica.read(plan.from, limits).map_err(|e| read_failed(&e))?;

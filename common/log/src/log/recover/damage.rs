@@ -9,7 +9,7 @@ use super::Scan;
 use crate::partition_files::SegmentFiles;
 use crate::segment::{Segment, remove_segment_files};
 use crate::segments::DamagedBytes;
-use crate::walk::find_good_after;
+use crate::walk::{Check, Walk, Walked, find_good_after};
 use crate::{Access, Damage, Missing, OffsetRange, Repair, Storage, StorageFile, StorageResult, side_file};
 
 /// What becomes of a segment after something bad in it.
@@ -35,13 +35,16 @@ impl<S: Storage> Scan<'_, S> {
         reason: &str,
         header: Option<BatchHeader>,
     ) -> StorageResult<Next> {
+        if self.is_untorn() {
+            self.protect_what_follows(found, segment, later, position, header)?;
+        }
         let protected = self.ground.vouched.protected;
         if self.end >= protected {
             return Ok(Next::LogEnds(position));
         }
         let lost_from = self.end;
         if let Some(next) = find_good_after(segment.file(), position, header, found.len, self.end)?
-            && next.header.base_offset() < protected
+            && next.header.base_offset() <= protected
         {
             let (at, base) = (next.position, next.header.base_offset());
             self.note_hole(found.base, OffsetRange::new(lost_from, base), position..at, reason);
@@ -57,6 +60,46 @@ impl<S: Storage> Scan<'_, S> {
                 Next::SegmentEnds
             }
         })
+    }
+
+    /// Under the boot that wrote it, what a good batch follows was whole once: whatever is bad before that batch is damage.
+    fn protect_what_follows(
+        &mut self,
+        found: &SegmentFiles,
+        segment: &Segment<S>,
+        later: &[SegmentFiles],
+        position: u64,
+        header: Option<BatchHeader>,
+    ) -> StorageResult<()> {
+        let mut follows = find_good_after(segment.file(), position, header, found.len, self.end)?;
+        let mut rest = later.iter();
+        while follows.is_none()
+            && let Some(next) = rest.next()
+        {
+            follows = self.first_good(next)?;
+        }
+        self.protect(follows);
+        Ok(())
+    }
+
+    /// Whether nothing that the log holds from here on was torn, but by the last write.
+    pub(super) fn is_untorn(&self) -> bool {
+        self.ground.untorn_from.is_some_and(|from| from <= self.end)
+    }
+
+    /// The first batch of a segment, if it is good.
+    pub(super) fn first_good(&self, found: &SegmentFiles) -> StorageResult<Option<Walked>> {
+        let segment = Segment::open(self.ground.storage, self.ground.dir, found.base, Access::ReadOnly)?;
+        let first = Walk::new(segment.file(), Check::Crc, 0, found.len).next()?.and_then(Result::ok);
+        Ok(first.filter(|first| first.header.base_offset() >= found.base))
+    }
+
+    /// What was written before this batch was there.
+    pub(super) fn protect(&mut self, good: Option<Walked>) {
+        // An epoch that falls tells of a segment that came back, not of one that was written after what is before it.
+        let Some(good) = good.filter(|good| good.header.leader_epoch() >= self.last_epoch) else { return };
+        let vouched = &mut self.ground.vouched;
+        vouched.protected = vouched.protected.max(good.header.next_offset());
     }
 
     /// Bytes at the end of a segment that hold no offset, since the next one begins where its batches end, go.

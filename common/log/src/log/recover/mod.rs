@@ -5,6 +5,10 @@
 //! acknowledged records were there. Then the next good batch is looked for, what lies between is a hole that is stepped over
 //! and reported; where none follows, the lost tail's bytes are kept in a side file before they are cut.
 //!
+//! Under the boot that wrote the log nothing is torn but its last write: the page cache outlives a killed program, and writes
+//! are made one after the other. So what a good batch follows there was whole once, and is damage wherever it lies. Not so
+//! where pages may be missing above the recovery point: after another boot, or a flush that failed.
+//!
 //! After a clean stop only the end of the last segment is read. Otherwise every batch from the recovery point on is checked
 //! with its CRC, headers from the beginning of the segment that holds it. A batch whose epoch falls ends the log: a removed
 //! segment can come back after a power loss. A segment that does not touch the one before it is judged like a bad batch: a
@@ -39,6 +43,8 @@ pub(super) struct Ground<'a, S> {
     /// Whether the log was closed cleanly: then everything was flushed and nothing is checked.
     pub(super) clean: bool,
     pub(super) recovery_point: Offset,
+    /// Under the boot that wrote the log: from where on nothing was torn but by the last write.
+    pub(super) untorn_from: Option<Offset>,
     /// What must be there: a bad batch in it is damage.
     pub(super) vouched: Vouched,
     /// Ranges that were lost before.
@@ -123,6 +129,10 @@ impl<'a, S: Storage> Scan<'a, S> {
         let segment =
             Arc::new(Segment::open(self.ground.storage, self.ground.dir, found.base, Access::ReadWrite)?);
         segment.set_last_written(self.ground.now);
+        if found.base > self.end && self.is_untorn() {
+            let first = self.first_good(found)?;
+            self.protect(first);
+        }
         match self.missing_before(found, &segment)? {
             Missing::Nothing => {}
             Missing::Lost(range) => self.note_gap(range),

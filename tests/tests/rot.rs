@@ -1,0 +1,137 @@
+//! Bytes that rot where a log still grows, or grew until its program was killed (design.md 2, 6.3): what was acknowledged is read
+//! again from who has it, and who joins gets past what nobody has.
+#![allow(clippy::indexing_slicing, reason = "a panic fails the test")]
+
+use std::path::PathBuf;
+
+use highwater_proto::v1;
+use highwater_types::Program;
+use system_tests::calls::{Calls, batch, code, shape};
+use system_tests::cluster::{Cluster, Plan};
+use system_tests::log_files::{self, LogBytes};
+use system_tests::tool::run_json;
+use system_tests::{log_dump, wait};
+
+const RECORDS: i64 = 20;
+const RECORD_BYTES: usize = 1000;
+const PROGRAMS: [Program; 2] = [Program::LeaderSvc, Program::FollowerAgent];
+
+/// Two nodes, and a topic of which these hold `RECORDS` records, each a batch of its own, in one segment.
+async fn filled(replicas: &[i32]) -> Cluster {
+    let cluster = Plan::new().node(1).node(2).start().await;
+    let leader = Calls::of(cluster.leader(1));
+    leader.until_nodes(2).await;
+    leader.create_topic("t", 1, replicas, &[]).await;
+    leader.until_in_sync("t", replicas.len() - 1).await;
+    for offset in 0..RECORDS {
+        assert_eq!(leader.append("t", 0, batch(1, RECORD_BYTES)).await, offset);
+    }
+    cluster
+}
+
+fn directory(cluster: &Cluster, node: i32) -> PathBuf {
+    cluster.data_dir(node).join("t-0")
+}
+
+/// Flips a byte of the batch of this offset in a node's only segment.
+fn rot(cluster: &Cluster, node: i32, offset: usize) {
+    let segments = log_files::segments(&directory(cluster, node));
+    assert_eq!(segments.len(), 1, "the active one");
+    log_files::flip(&segments[0], offset * batch(1, RECORD_BYTES).len() + 500);
+}
+
+/// Waits until both logs are the same, whole, and all records are read from a leader.
+async fn is_whole_on_both(cluster: &Cluster) {
+    for offset in 0..RECORDS {
+        wait::until(&format!("offset {offset} to be served"), wait::SOON, async || {
+            for node in [1, 2] {
+                let fetched = Calls::of(cluster.leader(node)).fetch_one("t", 0, offset).await;
+                if fetched.error.is_none() && shape(&fetched.records).first().is_some_and(|b| b.0 == offset) {
+                    return Some(());
+                }
+            }
+            None
+        })
+        .await;
+    }
+    wait::until("the logs to be identical", wait::SOON, async || {
+        let [one, two] = [1, 2].map(|node| LogBytes::read(&directory(cluster, node)).bytes);
+        (one == two).then_some(())
+    })
+    .await;
+    for node in [1, 2] {
+        let (good, findings) = log_dump::verify(&directory(cluster, node));
+        assert!(good, "node {node}: {findings:?}");
+    }
+}
+
+/// Everything is killed right after the last record, so that no checkpoint knows of it yet; and a byte before it rots.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flipped_byte_in_what_was_written_just_before_a_kill_is_read_again() {
+    for rotten in [1, 2] {
+        let mut cluster = filled(&[1, 2]).await;
+        Calls::of(cluster.agent(2)).until_followed_to("t", 1, RECORDS).await;
+        for (node, program) in [1, 2].into_iter().flat_map(|node| PROGRAMS.map(|program| (node, program))) {
+            cluster.server_mut((node, program)).kill();
+        }
+        rot(&cluster, rotten, 16);
+        for (node, program) in [1, 2].into_iter().flat_map(|node| PROGRAMS.map(|program| (node, program))) {
+            cluster.start_and_wait((node, program)).await;
+        }
+        is_whole_on_both(&cluster).await;
+        let said: String = PROGRAMS.map(|program| cluster.server((rotten, program)).output()).concat();
+        assert!(said.contains("offsets [16, 17) are damaged"), "node {rotten}: {said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_whose_active_segment_rots_hands_over_and_reads_it_again() {
+    let cluster = filled(&[1, 2]).await;
+    Calls::of(cluster.agent(2)).until_followed_to("t", 1, RECORDS).await;
+    rot(&cluster, 1, 7);
+    let leader = Calls::of(cluster.leader(1));
+    let met = leader.fetch_one("t", 0, 7).await.error;
+    assert_eq!(code(met.as_ref()), Some(v1::ErrorCode::DataLoss), "{met:?}");
+    is_whole_on_both(&cluster).await;
+    assert!(cluster.leader(1).output().contains("its own log is damaged"));
+    Calls::of(cluster.leader(2)).until_in_sync("t", 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_joins_gets_past_what_rotted_in_the_active_segment_of_a_leader_that_is_alone() {
+    let cluster = filled(&[1]).await;
+    rot(&cluster, 1, 7);
+    let moved = run_json(&cluster, &["reassign", "t:0", "--replicas", "1,2", "--wait=60s"]).await;
+    assert_eq!(moved.status.code(), Some(0), "{}", moved.err);
+    // Who joined may have the records: then it would lead with more than node 1 has.
+    wait::until("node 2 to lead, with both in sync", wait::SOON, async || {
+        let led = Calls::of(cluster.leader(2)).topic("t").await?.partitions.first()?.clone();
+        (led.leader_id == Some(2) && led.isr.len() == 2).then_some(())
+    })
+    .await;
+    let leader = Calls::of(cluster.leader(2));
+    assert_eq!(leader.append("t", 0, batch(1, RECORD_BYTES)).await, RECORDS);
+    Calls::of(cluster.agent(1)).until_followed_to("t", 1, RECORDS + 1).await;
+    for (node, offset) in [1, 2].into_iter().flat_map(|node| (0..=RECORDS).map(move |offset| (node, offset)))
+    {
+        let expected = (offset == 7).then_some(v1::ErrorCode::DataLoss);
+        assert_eq!(met_on(&cluster, node, offset).await, expected, "node {node}, offset {offset}");
+    }
+}
+
+/// What a reader of this offset is told by that program of the node which has the log now: a reader of what is lost makes the
+/// leadership move once more.
+async fn met_on(cluster: &Cluster, node: i32, offset: i64) -> Option<v1::ErrorCode> {
+    wait::until(&format!("an answer of node {node}"), wait::SOON, async || {
+        for calls in [Calls::of(cluster.leader(node)), Calls::of(cluster.agent(node))] {
+            let fetched = calls.fetch_one("t", 0, offset).await;
+            match code(fetched.error.as_ref()) {
+                None if !fetched.records.is_empty() => return Some(None),
+                Some(v1::ErrorCode::DataLoss) => return Some(Some(v1::ErrorCode::DataLoss)),
+                _ => {}
+            }
+        }
+        None
+    })
+    .await
+}
