@@ -72,13 +72,13 @@ impl Refill {
             if self.next >= self.range.end {
                 break;
             }
-            if batch.base_offset() < self.next || batch.next_offset() > self.range.end {
-                let base = batch.base_offset();
-                return Err(RepairError::Unfit(format!("the batch at {base} reaches out of the damage")));
-            }
-            if batch.leader_epoch() != epochs.epoch_at(batch.base_offset()) {
-                let base = batch.base_offset();
+            let base = batch.base_offset();
+            // First: where the logs have parted, the follower's next fetch says so, and what it cuts goes on record.
+            if batch.leader_epoch() != epochs.epoch_at(base.max(self.range.start)) {
                 return Err(RepairError::Answer(format!("the leader's batch at {base} has another epoch")));
+            }
+            if base < self.next || batch.next_offset() > self.range.end {
+                return Err(RepairError::Unfit(format!("the batch at {base} reaches out of the damage")));
             }
             self.next = batch.next_offset();
             self.bytes.extend_from_slice(batch.bytes());
@@ -143,7 +143,11 @@ mod tests {
         let taken = |mut lost: Refill, records: Bytes| lost.take(&records, &epochs()).unwrap_err();
         assert!(matches!(taken(lost(3, 6), two(2, 1)), RepairError::Unfit(_)));
         assert!(matches!(taken(lost(2, 3), two(2, 1)), RepairError::Unfit(_)));
-        assert!(matches!(taken(lost(4, 6), two(4, 1)), RepairError::Answer(why) if why.contains("epoch")));
+        let another = [(lost(4, 6), two(4, 1)), (lost(3, 6), two(2, 2)), (lost(2, 3), two(2, 2))];
+        for (lost, records) in another {
+            let refused = taken(lost, records);
+            assert!(matches!(&refused, RepairError::Answer(why) if why.contains("epoch")), "{refused}");
+        }
         assert!(
             matches!(taken(lost(4, 6), Bytes::new()), RepairError::Answer(why) if why.contains("nothing"))
         );
