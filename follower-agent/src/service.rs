@@ -14,8 +14,7 @@ use std::time::Duration;
 use highwater_client::transport::{Dialer, TransportOptions};
 use highwater_client::{Backoff, ClientError, LeaderView, LeaderViewConfig};
 use highwater_coordination::{
-    Coordination, CoordinationError, FileCoordination, FileOptions, Membership, RotationError, open_etcd,
-    register_endpoint,
+    Coordination, CoordinationError, FileCoordination, FileOptions, Membership, open_etcd, register_endpoint,
 };
 use highwater_node::config::{CommonSettings, CoordinationTarget, advertised_endpoint};
 use highwater_node::grpc::{GrpcServer, Health, Listener, ServeError};
@@ -29,6 +28,7 @@ use highwater_serving::admission::{AdmitLayer, AdmitRequests};
 use highwater_serving::describe::ClusterDescriber;
 use highwater_serving::fetch::{LongPollLayer, Read, ReadBounds};
 use highwater_serving::handover::{HandoverListener, Wanted};
+use highwater_serving::joining::{JoinError, keep_trying};
 use highwater_serving::observe::Observed;
 use highwater_serving::readiness::follow_session;
 use highwater_serving::throttle::Limit;
@@ -99,6 +99,16 @@ pub enum AgentError {
     Telemetry(io::Error),
 }
 
+impl JoinError for AgentError {
+    fn can_pass(&self) -> bool {
+        match self {
+            Self::Coordination(store) => store.can_pass(),
+            Self::Volume(volume) => volume.can_pass(),
+            Self::Config(_) | Self::Leaders(_) | Self::Serve(_) | Self::Telemetry(_) => false,
+        }
+    }
+}
+
 /// The program, ready to serve.
 #[derive(Debug)]
 pub struct Agent {
@@ -153,7 +163,7 @@ async fn open_store(
         CoordinationTarget::File(directory) => {
             Ok(Arc::new(FileCoordination::open(directory, FileOptions::default()).await?))
         }
-        CoordinationTarget::Etcd(endpoints) => Ok(open_etcd(endpoints).await?),
+        CoordinationTarget::Etcd(endpoints) => Ok(keep_trying(async || open_etcd(endpoints).await).await?),
         CoordinationTarget::Leader(addresses) => {
             let view = LeaderViewConfig {
                 transport: transport.clone(),
@@ -431,7 +441,7 @@ impl Parts {
         loop {
             let failed = match self.try_join().await {
                 Ok(volume) => return Ok(volume),
-                Err(failed) if can_pass(&failed) => failed,
+                Err(failed) if failed.can_pass() => failed,
                 Err(failed) => return Err(failed),
             };
             tracing::warn!(error = %failed, "could not join the cluster; trying on");
@@ -511,23 +521,6 @@ impl Parts {
             stop: self.closing.clone(),
         }
     }
-}
-
-/// Whether another attempt to join can succeed: the store or a leader comes into reach, or the node's other program lets
-/// go of the volume.
-const fn can_pass(error: &AgentError) -> bool {
-    let (AgentError::Coordination(store)
-    | AgentError::Volume(
-        VolumeError::Coordination(store) | VolumeError::Rotation(RotationError::Coordination(store)),
-    )) = error
-    else {
-        return matches!(
-            error,
-            AgentError::Volume(VolumeError::Held(_) | VolumeError::Rotation(RotationError::Overtaken))
-        );
-    };
-    // A read-only view has no cluster id yet.
-    store.is_retryable() || matches!(store, CoordinationError::ReadOnly)
 }
 
 fn to_usize(count: u32) -> usize {

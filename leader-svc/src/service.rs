@@ -23,6 +23,7 @@ use highwater_proto::v1::replication_service_server::ReplicationServiceServer;
 use highwater_serving::admission::AdmitRequests;
 use highwater_serving::describe::ClusterDescriber;
 use highwater_serving::fetch::ReadBounds;
+use highwater_serving::joining::{JoinError, keep_trying};
 use highwater_serving::observe::Observed;
 use highwater_serving::readiness::follow_session;
 use highwater_serving::throttle::Limit;
@@ -81,6 +82,16 @@ pub enum BuildError {
     Telemetry(io::Error),
 }
 
+impl JoinError for BuildError {
+    fn can_pass(&self) -> bool {
+        match self {
+            Self::Coordination(store) => store.can_pass(),
+            Self::Volume(volume) => volume.can_pass(),
+            Self::Config(_) | Self::Serve(_) | Self::Telemetry(_) => false,
+        }
+    }
+}
+
 /// The program, ready to serve.
 #[derive(Debug)]
 pub struct LeaderService {
@@ -119,16 +130,20 @@ pub async fn build_in(surroundings: Surroundings, config: Config) -> Result<Lead
     };
     // Before the store hears of the node: who cannot have its port is not to be found there.
     let listener = network.listen(config.own.listen).await?;
-    let volume = directory.join(&*coordination).await?;
     let endpoint = advertised_endpoint(config.common.advertise.as_ref(), listener.address());
-    register_endpoint(&*coordination, node, Program::LeaderSvc, &endpoint).await?;
     let membership = Arc::new(Membership::new(
         Arc::clone(&coordination),
         node,
         Program::LeaderSvc,
         config.own.session_timeout,
     ));
-    membership.renew(|| clocks.monotonic.now()).await?;
+    let volume = keep_trying(async || -> Result<_, BuildError> {
+        let volume = directory.join(&*coordination).await?;
+        register_endpoint(&*coordination, node, Program::LeaderSvc, &endpoint).await?;
+        membership.renew(|| clocks.monotonic.now()).await?;
+        Ok(volume)
+    })
+    .await?;
 
     let who = ServiceIdentity {
         program: "leader-svc",
@@ -336,7 +351,7 @@ async fn open_store(target: &CoordinationTarget) -> Result<Arc<dyn Coordination>
         CoordinationTarget::File(directory) => {
             Ok(Arc::new(FileCoordination::open(directory, FileOptions::default()).await?))
         }
-        CoordinationTarget::Etcd(endpoints) => Ok(open_etcd(endpoints).await?),
+        CoordinationTarget::Etcd(endpoints) => Ok(keep_trying(async || open_etcd(endpoints).await).await?),
         CoordinationTarget::Leader(_) => {
             Err(BuildError::Config("leader-svc needs a store of its own to write to".to_owned()))
         }

@@ -211,3 +211,40 @@ async fn an_etcd_that_came_back_empty_deletes_no_data() {
         assert!(bytes(&cluster, node) == *had, "node {node} has all that it had");
     }
 }
+
+/// A host that boots faster than the store, and a store that answers nobody for a while.
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_that_start_while_etcd_is_silent_or_away_wait_for_it() {
+    let Some(mut etcd) = Etcd::start(1).await else { return };
+    let mut cluster = three_nodes(&etcd).await;
+    let programs = [LEADER, (1, Program::FollowerAgent)];
+    for is_killed in [false, true] {
+        for server in programs {
+            cluster.server_mut(server).kill();
+        }
+        if is_killed {
+            etcd.process_mut(0).kill();
+        } else {
+            etcd.process_mut(0).freeze();
+        }
+        for server in programs {
+            cluster.start(server);
+        }
+        for server in programs {
+            wait::until("several attempts to join", wait::SOON, async || {
+                let said = cluster.server(server).output();
+                (said.matches("could not join the cluster; trying on").count() >= 2).then_some(())
+            })
+            .await;
+        }
+        if is_killed {
+            etcd.start_again(0).await;
+        } else {
+            etcd.process_mut(0).thaw();
+        }
+        for server in programs {
+            cluster.serving(server).await;
+        }
+        Calls::of(cluster.leader(1)).until_in_sync(TOPIC, 2).await;
+    }
+}

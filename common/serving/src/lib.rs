@@ -21,6 +21,7 @@
 //! | [`calls`] | the calls that both answer alike, from request to answer |
 //! | [`closing`] | waiting for those who still read a log that is to be closed |
 //! | [`volume`] | taking a data directory into use |
+//! | [`joining`] | joining the cluster while its store is away |
 //! | [`damage_note`] | damage that readers met, told once |
 //! | [`strays`] | directories that nobody hosts |
 //! | [`surroundings`] | the store and the network, or what a simulation puts in their place |
@@ -37,6 +38,7 @@ pub mod describe;
 pub mod fetch;
 pub mod handover;
 pub mod host;
+pub mod joining;
 pub mod observe;
 pub mod offsets;
 pub mod purgatory;

@@ -25,6 +25,8 @@ use highwater_types::{
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::joining::JoinError;
+
 /// How long an earlier process of the same program may take to end before a start gives up: longer than a stop takes.
 const PROGRAM_PATIENCE: Duration = Duration::from_secs(7);
 
@@ -92,6 +94,18 @@ pub enum VolumeError {
     /// The node's other program holds something for too long.
     #[error("{0} is held by the node's other program for more than {DISK_ID_PATIENCE:?}")]
     Held(String),
+}
+
+impl JoinError for VolumeError {
+    fn can_pass(&self) -> bool {
+        match self {
+            Self::Coordination(store) | Self::Rotation(RotationError::Coordination(store)) => {
+                store.can_pass()
+            }
+            Self::Held(_) | Self::Rotation(RotationError::Overtaken) => true,
+            Self::Rotation(_) | Self::MetaProperties(_) | Self::Storage(_) | Self::Running(_) => false,
+        }
+    }
 }
 
 /// A fresh random incarnation, or disk identity.
