@@ -132,7 +132,7 @@ pub struct FetchPartition {
     pub paused: bool,
     /// The follower's own throttle lets it ask for no records now. Only told (DescribeReplication): nothing is decided by it.
     pub throttled: bool,
-    /// A person paused the follower: it asks for no records. Only told, like `throttled`.
+    /// A person paused the follower: it asks for no records, and leaves the in-sync set for as long.
     pub suspended: bool,
     /// The request's place among those of its follower, the same for all its partitions; absent = not told, and then no
     /// request is known to be overtaken.

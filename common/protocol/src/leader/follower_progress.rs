@@ -180,9 +180,14 @@ impl FollowerProgress {
         self.presence == Presence::Gone
     }
 
+    /// Whether it is known not to replicate, until it fetches otherwise: it is dead, or a person paused it.
+    pub(super) fn replicates_no_more(&self) -> bool {
+        self.is_gone() || self.suspended
+    }
+
     /// S57: whether it is outside the in-sync set only because a change has not come to pass yet.
     pub(super) fn is_about_to_join(&self, leader_end: Offset, now: MonotonicTime, bound: Duration) -> bool {
-        self.presence == Presence::There && self.is_caught_up(leader_end, now, bound)
+        self.presence == Presence::There && !self.suspended && self.is_caught_up(leader_end, now, bound)
     }
 
     /// Whether a person paused it.

@@ -2,7 +2,8 @@
 //!
 //! What holds: one change is under way at a time, and it carries everything that is due; a follower that lags leaves only
 //! after a time in which this leader could have served it, so a leader that was paused, or whose disk is slow, throws
-//! nobody out; a follower that is known to be gone leaves at once, as long as the rest is large enough.
+//! nobody out; a follower that is known to be gone, or that a person paused, leaves at once, as long as the rest is large
+//! enough.
 //!
 //! ```text
 //!   watch      watch            (paused: no watch)             watch
@@ -80,7 +81,7 @@ impl LeaderPartition {
                 None => isr.push(member),
             }
         }
-        self.leave_out_the_gone(&mut isr);
+        self.leave_out_the_lost(&mut isr);
         if isr != self.isr.committed() {
             let proposal = self.isr.propose(isr);
             self.effects.push_back(LeaderEffect::ProposeIsr(proposal));
@@ -102,7 +103,7 @@ impl LeaderPartition {
         let within_epoch =
             acknowledged >= self.epoch_start || is_planted(PlantedFault::ExpandWithoutEpochStart);
         let reached = acknowledged >= self.high_watermark() && within_epoch;
-        let alive = progress.is_fetching(now, bound) && !progress.is_gone();
+        let alive = progress.is_fetching(now, bound) && !progress.replicates_no_more();
         let keeps_up = progress.is_caught_up(self.log_end, now, bound);
         (reached && alive && keeps_up).then_some(IsrMember { node, incarnation })
     }
@@ -113,12 +114,13 @@ impl LeaderPartition {
         !progress.is_caught_up(self.log_end, now, self.config.replica_lag_time_max)
     }
 
-    /// Takes out members that are gone, while what stays is as many as `min.insync.replicas` asks for.
-    fn leave_out_the_gone(&self, isr: &mut Vec<IsrMember>) {
+    /// Takes out members that replicate no more, while what stays is as many as `min.insync.replicas` asks for.
+    fn leave_out_the_lost(&self, isr: &mut Vec<IsrMember>) {
         let needed = self.effective_min_isr();
+        let is_lost =
+            |m: &IsrMember| self.followers.get(&m.node).is_some_and(FollowerProgress::replicates_no_more);
         while isr.len() > needed
-            && let Some(index) =
-                isr.iter().position(|m| self.followers.get(&m.node).is_some_and(FollowerProgress::is_gone))
+            && let Some(index) = isr.iter().position(is_lost)
         {
             isr.remove(index);
         }

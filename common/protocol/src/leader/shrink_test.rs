@@ -346,3 +346,27 @@ fn a_session_poll_of_a_member_that_is_behind_says_nothing() {
     let late = tick_until(&mut leader, BOUND + 2 * WATCH);
     assert_eq!(late.into_iter().map(|(_, p)| p).collect::<Vec<_>>(), [proposal(3, &without_3())]);
 }
+
+#[test]
+fn who_is_paused_by_a_person_leaves_at_once_and_comes_back_when_it_is_resumed() {
+    let mut leader = in_sync(config());
+    let suspended = FetchPartition { suspended: true, ..fetch_of(3, 100) };
+    send(&mut leader, 3, &suspended, 20).unwrap();
+    assert_eq!(proposals(&mut leader), [proposal(3, &without_3())]);
+    leader.on_record(&record(&[1, 2, 3], &without_3(), 7, 4), millis(21));
+    send(&mut leader, 3, &suspended, 22).unwrap();
+    assert_eq!(proposals(&mut leader), [], "it holds everything, and does not join");
+    leader.on_append(offset(110), millis(23));
+    keeps_up(&mut leader, 2, 24);
+    assert_eq!(leader.high_watermark(), offset(110), "and holds up nothing");
+    send(&mut leader, 3, &fetch_of(3, 110), 25).unwrap();
+    assert_eq!(proposals(&mut leader), [proposal(4, &all())]);
+}
+
+#[test]
+fn who_is_paused_by_a_person_stays_while_the_set_would_be_too_small_without_it() {
+    let mut leader = in_sync(LeaderConfig { min_insync_replicas: 3, ..config() });
+    let suspended = FetchPartition { suspended: true, ..fetch_of(3, 100) };
+    send(&mut leader, 3, &suspended, 20).unwrap();
+    assert_eq!(proposals(&mut leader), []);
+}
