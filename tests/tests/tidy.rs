@@ -143,3 +143,16 @@ fn what_the_image_is_built_from_and_nothing_else_reaches_its_build() {
     assert_eq!(copied, sent);
     assert!(ignored.lines().any(|line| line == "*"), "what is not named is left out");
 }
+
+/// An empty cache shows what a machine with an old one hides.
+#[test]
+fn every_part_is_installed_by_the_test_command() {
+    let scripts: Vec<String> = files::of_the_repository(&root().join("tests/parts"))
+        .iter()
+        .filter(|path| path.extension().is_some_and(|extension| extension == "sh"))
+        .filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()))
+        .collect();
+    let run = std::fs::read_to_string(root().join("tests/run")).expect("the test command is text");
+    assert!(scripts.len() > 10, "{scripts:?}");
+    assert_none(&files::parts_never_installed(&scripts, &run));
+}

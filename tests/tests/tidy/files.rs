@@ -188,6 +188,25 @@ fn of_line(line: &str) -> Vec<String> {
     complaints(Path::new("notes.md"), line)
 }
 
+/// Scripts of parts, without their extension, that the test command has in no list of what it wants. `lib` is their library.
+pub(crate) fn parts_never_installed(scripts: &[String], run: &str) -> Vec<String> {
+    let listed = |part: &str| {
+        let lists =
+            run.split("parts_wanted").skip(1).filter_map(|list| list.split_once('(')?.1.split_once(')'));
+        lists.into_iter().any(|(list, _)| list.split_whitespace().any(|wanted| wanted == part))
+    };
+    let missing = scripts.iter().filter(|part| *part != "lib" && !listed(part));
+    missing.map(|part| format!("tests/run does not want the part {part}")).collect()
+}
+
+#[test]
+fn a_part_that_the_test_command_does_not_install_is_reported() {
+    let scripts = ["etcd", "lib", "clock", "kubelet"].map(str::to_owned);
+    let run =
+        "parts_wanted=(protoc etcd)\nbash \"${parts_wanted[@]}\" clock\n  parts_wanted+=(kubelet coredns)";
+    assert_eq!(parts_never_installed(&scripts, run), ["tests/run does not want the part clock"]);
+}
+
 #[test]
 fn a_file_without_a_head_or_with_too_many_lines_is_reported() {
     let path = Path::new("common/types/src/x.rs");
