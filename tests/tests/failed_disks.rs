@@ -25,8 +25,7 @@ fn directory(cluster: &Cluster, node: i32, topic: &str) -> PathBuf {
 
 /// Node 1 leads `t`, node 2 leads `other`; both have both.
 async fn two_topics(plan: Plan, segment_bytes: &str) -> Cluster {
-    // So that a replica that cannot append holds nobody up for long.
-    let cluster = plan.set(Program::LeaderSvc, "replica.lag.time.max.ms", "3s").start().await;
+    let cluster = plan.start().await;
     let calls = Calls::of(cluster.leader(1));
     wait::until("both nodes to live", wait::SOON, async || {
         let request = v1::DescribeClusterRequest::default();
@@ -87,7 +86,9 @@ async fn heals(cluster: &Cluster, mut load: Load) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_whose_directory_cannot_be_written_is_followed_by_another_and_comes_back() {
-    let cluster = two_topics(Plan::new().node(1).node(2), "4096").await;
+    // Its agent cannot open the log either, and so does not tell the new leader: node 1 stays in sync for so long.
+    let plan = Plan::new().node(1).node(2).set(Program::LeaderSvc, "replica.lag.time.max.ms", "3s");
+    let cluster = two_topics(plan, "4096").await;
     let load = Load::start(&cluster, &NODES, "t").await;
     let read_only = ReadOnly::new(&directory(&cluster, 1, "t"));
     moves_away(&cluster, &load, "Read-only file system").await;
@@ -123,6 +124,12 @@ async fn a_follower_on_a_full_disk_of_two_mib_holds_nobody_up_and_comes_back() {
     wait::until("the failure to be reported", wait::SOON, async || {
         let row = agent.followed().await.remove(&("t".to_owned(), 0))?;
         (row.state() == v1::FetchState::Failed && row.reason.contains("No space left")).then_some(())
+    })
+    .await;
+    // Long before it would for its lag, 30 s: it says so.
+    wait::until("it to be out of the in-sync set", wait::SOON, async || {
+        let topic = Calls::of(cluster.leader(2)).topic("t").await?;
+        (topic.partitions.first()?.isr.len() == 1).then_some(())
     })
     .await;
     load.goes_on().await;

@@ -87,6 +87,7 @@ pub(crate) fn fetch(from: i64, last_fetched_epoch: Option<i32>) -> FetchPartitio
         paused: false,
         throttled: false,
         suspended: false,
+        failed: false,
         order: None,
     }
 }

@@ -126,6 +126,7 @@ fn decode_partition(
         paused: message.paused,
         throttled: message.throttled,
         suspended: message.suspended,
+        failed: message.failed,
         order: None,
     })
 }
@@ -177,6 +178,7 @@ fn encode_partition(partition: FetchPartition) -> v1::FetchPartition {
         paused: partition.paused,
         throttled: partition.throttled,
         suspended: partition.suspended,
+        failed: partition.failed,
     }
 }
 

@@ -62,6 +62,7 @@ fn full_request() -> FetchRequest {
             paused: true,
             throttled: true,
             suspended: true,
+            failed: true,
             order: Some(RequestOrder { start: 3, number: 0 }),
         }],
         forgotten: vec![(topic, PartitionIndex::new(1).unwrap())],

@@ -5,6 +5,7 @@
 //! woken, new work is queued behind what is there, and the loop is told. Deliberately absent: decisions, which are the
 //! core's, and the log, which is the replica's.
 
+mod failing;
 mod lag;
 mod pausing;
 mod queues;
@@ -89,6 +90,8 @@ pub(crate) struct FollowedPartition {
     trouble: Trouble,
     /// Whether the leader knows that it is paused.
     told: Mutex<Told>,
+    /// Of a failure.
+    told_failure: Mutex<Told>,
     /// Whether a resume waits in the queue of work.
     resuming: AtomicBool,
     /// What was fetched and is not held yet.
@@ -122,6 +125,7 @@ impl FollowedPartition {
             question: Mutex::new(None),
             trouble: Trouble::default(),
             told: Mutex::default(),
+            told_failure: Mutex::default(),
             resuming: AtomicBool::new(false),
             lags: LagWatch::default(),
             about,
@@ -271,17 +275,19 @@ impl Followed for FollowedPartition {
             FetchIntent::Ask(ask) if self.must_pause() => {
                 FetchIntent::Ask(FetchAsk { paused: true, max_bytes: 0, ..ask })
             }
-            intent @ (FetchIntent::Ask(_) | FetchIntent::NotBefore(_) | FetchIntent::Not) => intent,
+            FetchIntent::Not => self.while_failed(),
+            intent @ (FetchIntent::Ask(_) | FetchIntent::NotBefore(_)) => intent,
         }
     }
 
     fn on_sent(&self, ask: &FetchAsk) {
         self.note_sent(ask);
+        self.note_failure_sent(ask);
         self.replica.on_sent(ask);
     }
 
     fn owes_acknowledgement(&self) -> bool {
-        self.replica.owes_acknowledgement() || self.owes_news()
+        self.replica.owes_acknowledgement() || self.owes_news() || self.owes_failure()
     }
 
     fn has_more_to_fetch(&self) -> bool {
@@ -306,6 +312,7 @@ impl Followed for FollowedPartition {
         lost: &[LostRange],
         now: MonotonicTime,
     ) -> Applied<AskOffsets> {
+        self.note_failure_heard(sent);
         if outcome.as_ref().is_ok_and(|fetched| self.refuses(sent, fetched)) {
             return Applied::Nothing;
         }

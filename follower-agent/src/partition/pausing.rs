@@ -54,12 +54,29 @@ impl PausedReplicas {
     }
 }
 
-/// In which leadership the leader was told of a pause.
+/// In which leadership the leader was told of a pause, or of a failure.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     sent: Option<LeaderEpoch>,
     /// It answered.
     heard: Option<LeaderEpoch>,
+}
+
+impl Told {
+    pub(super) fn on_sent(&mut self, epoch: LeaderEpoch) {
+        self.sent = Some(epoch);
+    }
+
+    pub(super) fn on_answer(&mut self, epoch: LeaderEpoch) {
+        if self.sent == Some(epoch) {
+            self.heard = self.sent;
+        }
+    }
+
+    /// Whether the leader of this epoch has not heard it.
+    pub(super) fn is_owed(&self, epoch: LeaderEpoch) -> bool {
+        self.heard != Some(epoch)
+    }
 }
 
 impl PartitionContext {
@@ -99,7 +116,7 @@ impl FollowedPartition {
     /// Whether a paused replica still owes its leader a request: for what it holds, or for the news of the pause.
     pub(super) fn owes_news(&self) -> bool {
         let epoch = self.replica.inspect(|core| core.leader_epoch());
-        self.is_paused() && self.told.lock().heard != Some(epoch)
+        self.is_paused() && self.told.lock().is_owed(epoch)
     }
 
     /// What a paused replica asks instead of `ask`: for no records.
@@ -113,7 +130,7 @@ impl FollowedPartition {
 
     pub(super) fn note_sent(&self, ask: &FetchAsk) {
         if ask.suspended {
-            self.told.lock().sent = Some(ask.position.leader_epoch);
+            self.told.lock().on_sent(ask.position.leader_epoch);
         }
     }
 
@@ -122,10 +139,7 @@ impl FollowedPartition {
         if !self.is_paused() {
             return false;
         }
-        let mut told = self.told.lock();
-        if told.sent == Some(sent.leader_epoch) {
-            told.heard = told.sent;
-        }
+        self.told.lock().on_answer(sent.leader_epoch);
         !fetched.records.is_empty()
     }
 }

@@ -134,6 +134,8 @@ pub struct FetchPartition {
     pub throttled: bool,
     /// A person paused the follower: it asks for no records, and leaves the in-sync set for as long.
     pub suspended: bool,
+    /// The follower's replica has failed: it replicates no more until it is recovered. Nothing else of the request counts.
+    pub failed: bool,
     /// The request's place among those of its follower, the same for all its partitions; absent = not told, and then no
     /// request is known to be overtaken.
     pub order: Option<RequestOrder>,
@@ -157,6 +159,7 @@ impl FetchPartition {
             paused: false,
             throttled: false,
             suspended: false,
+            failed: false,
             order: None,
         }
     }

@@ -2,7 +2,7 @@
 
 use highwater_types::{Incarnation, LeaderEpoch, MonotonicTime, Offset, PartitionIndex};
 
-use super::{FollowerPartition, Phase};
+use super::{FailureReason, FollowerPartition, Phase};
 use crate::fetch::{FetchPartition, TopicRef};
 
 /// Everything that must still be so when the answer comes (design.md 5).
@@ -39,6 +39,8 @@ pub struct FetchAsk {
     pub throttled: bool,
     /// Whether a person paused it.
     pub suspended: bool,
+    /// Whether it has failed: the rest of the request counts for nothing.
+    pub failed: bool,
 }
 
 impl FetchAsk {
@@ -59,6 +61,7 @@ impl FetchAsk {
             paused: self.paused,
             throttled: self.throttled,
             suspended: self.suspended,
+            failed: self.failed,
             order: None,
         }
     }
@@ -106,9 +109,19 @@ impl FollowerPartition {
         }
     }
 
+    /// What tells the leader that the replica has failed; `None` while it has not, or where only another record helps.
+    #[must_use]
+    pub fn failed_ask(&self) -> Option<FetchAsk> {
+        match &self.phase {
+            Phase::Failed { reason: FailureReason::Fenced, .. } => None,
+            Phase::Failed { .. } => Some(FetchAsk { failed: true, ..self.ask().only_acknowledging() }),
+            Phase::Fetching | Phase::Truncating | Phase::ResolvingRange => None,
+        }
+    }
+
     /// The request went out: from now on what it acknowledges counts.
     pub fn on_sent(&mut self, ask: &FetchAsk) {
-        if ask.position.generation != self.generation {
+        if ask.failed || ask.position.generation != self.generation {
             return;
         }
         debug_assert!(
@@ -147,6 +160,7 @@ impl FollowerPartition {
             paused,
             throttled: false,
             suspended: false,
+            failed: false,
         }
     }
 }

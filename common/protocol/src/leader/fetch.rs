@@ -29,6 +29,9 @@ impl LeaderPartition {
         if self.is_overtaken(follower, request) {
             return self.plan_overtaken(follower, request, log);
         }
+        if request.failed {
+            return Err(self.on_follower_failed(follower, request, log, now));
+        }
         let before = self.high_watermark();
         let outcome = self.check_follower_fetch(follower, request, log, now);
         let code = match &outcome {
@@ -50,6 +53,27 @@ impl LeaderPartition {
             plan.snapshot.high_watermark = self.high_watermark();
             plan
         })
+    }
+
+    /// A follower says that its replica has failed: it leaves the in-sync set as one that is dead does. The answer to it.
+    fn on_follower_failed(
+        &mut self,
+        follower: NodeId,
+        request: &FetchPartition,
+        log: &LogFacts<'_>,
+        now: MonotonicTime,
+    ) -> ReplicationError {
+        if let Err(error) = check_leadership(Requester::Follower(follower), request, &self.facts(*log)) {
+            return error;
+        }
+        if let Some(progress) = self.followers.get_mut(&follower) {
+            progress.note_order(request.order);
+        }
+        self.on_follower_gone(follower, now);
+        ReplicationError::new(
+            ErrorCode::StorageError,
+            format!("node {follower} says that its replica has failed"),
+        )
     }
 
     /// A follower's fetch is parked, until `deadline` at the latest: for the description only.

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use highwater_types::PartitionEpoch;
+use highwater_types::{ErrorCode, PartitionEpoch};
 
 use super::super::leader_test_support::*;
 use super::super::*;
-use crate::fetch::FetchPartition;
+use crate::fetch::{FetchPartition, RequestOrder};
 use crate::test_values::{epoch, incarnation, member, millis, ms, node, offset, record};
 
 const BOUND: u64 = 30_000;
@@ -369,4 +369,33 @@ fn who_is_paused_by_a_person_stays_while_the_set_would_be_too_small_without_it()
     let suspended = FetchPartition { suspended: true, ..fetch_of(3, 100) };
     send(&mut leader, 3, &suspended, 20).unwrap();
     assert_eq!(proposals(&mut leader), []);
+}
+
+#[test]
+fn who_says_that_its_replica_failed_leaves_at_once_acknowledges_nothing_and_comes_back() {
+    let mut leader = in_sync(config());
+    leader.on_append(offset(110), millis(10));
+    let failed = FetchPartition { failed: true, ..fetch_of(3, 110) };
+    let refused = send(&mut leader, 3, &failed, 20).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::StorageError);
+    assert_eq!(proposals(&mut leader), [proposal(3, &without_3())]);
+    keeps_up(&mut leader, 2, 21);
+    assert_eq!(leader.high_watermark(), offset(100), "what it says to hold does not count");
+    leader.on_record(&record(&[1, 2, 3], &without_3(), 7, 4), millis(22));
+    assert_eq!(leader.high_watermark(), offset(110));
+    send(&mut leader, 3, &fetch_of(3, 110), 23).unwrap();
+    assert_eq!(proposals(&mut leader), [proposal(4, &all())], "it is recovered");
+}
+
+#[test]
+fn news_of_a_failure_that_a_later_fetch_overtook_or_of_another_leadership_is_none() {
+    let mut leader = in_sync(config());
+    let order = |number| Some(RequestOrder { start: 1, number });
+    send(&mut leader, 3, &FetchPartition { order: order(2), ..fetch_of(3, 100) }, 10).unwrap();
+    let failed = FetchPartition { failed: true, ..fetch_of(3, 100) };
+    send(&mut leader, 3, &FetchPartition { order: order(1), ..failed.clone() }, 20).unwrap();
+    assert_eq!(proposals(&mut leader), []);
+    let of_another = FetchPartition { current_leader_epoch: Some(epoch(6)), ..failed };
+    let refused = send(&mut leader, 3, &of_another, 30).unwrap_err();
+    assert_eq!((refused.code, proposals(&mut leader)), (ErrorCode::FencedLeaderEpoch, vec![]));
 }
