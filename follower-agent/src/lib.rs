@@ -26,6 +26,7 @@ mod describe;
 mod fetcher;
 mod housekeeping;
 pub mod leader_endpoint;
+mod leaderless;
 mod observe;
 mod partition;
 mod repair;

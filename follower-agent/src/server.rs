@@ -1,6 +1,7 @@
 //! The three services as an agent offers them: reads up to its own high watermark, the cluster as it knows it, and its
 //! fetch loops. What needs the leader is answered with who that is (design.md 3).
 
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use highwater_coordination::ClusterView;
@@ -17,6 +18,7 @@ use highwater_serving::describe::ClusterDescriber;
 use highwater_serving::fetch::{Fetch, LongPoll, Read};
 use highwater_serving::observe::{CallSpan, FetchAsked, FetchObserver};
 use highwater_serving::registry::{Hosting, leader_hint, resolve_partition, resolve_topic};
+use highwater_serving::volume::on_disk;
 use highwater_telemetry::Telemetry;
 use highwater_types::{
     ErrorCode, LeaderEpoch, LeaderHint, PartitionIndex, PartitionRecord, Program, ReplicationError,
@@ -27,9 +29,9 @@ use highwater_wire::{admin, produce, replica, status};
 use tonic::{Request, Response, Status};
 use tower::ServiceExt as _;
 
-use crate::Fetchers;
 use crate::describe::describe;
 use crate::partition::{FollowedPartition, PausedReplicas};
+use crate::{Fetchers, leaderless};
 
 /// What the services share.
 #[derive(Clone, Debug)]
@@ -42,6 +44,7 @@ pub(crate) struct Api {
     pub(crate) fetchers: Arc<OnceLock<Arc<Fetchers>>>,
     pub(crate) paused: Arc<PausedReplicas>,
     pub(crate) telemetry: Telemetry,
+    pub(crate) data_dir: PathBuf,
 }
 
 impl Api {
@@ -266,7 +269,17 @@ impl ReplicationService for Api {
         _: Request<v1::DescribeFetchersRequest>,
     ) -> Answer<v1::DescribeFetchersResponse> {
         let fetchers = self.fetchers.get().map(|fetchers| &**fetchers);
-        Ok(Response::new(describe(&self.host, fetchers, self.clocks.monotonic.now())))
+        let mut answer = describe(&self.host, fetchers, self.clocks.monotonic.now());
+        let (data_dir, view, node) = (self.data_dir.clone(), self.host.view(), self.host.node());
+        let left = on_disk(move || leaderless::rows(&data_dir, &view, node)).await;
+        let is_told = |row: &v1::FollowedPartition| {
+            let mut told =
+                answer.fetchers.iter().flat_map(|fetcher| &fetcher.partitions).chain(&answer.unassigned);
+            told.any(|told| (&told.topic_id, told.partition) == (&row.topic_id, row.partition))
+        };
+        let left: Vec<_> = left.into_iter().filter(|row| !is_told(row)).collect();
+        answer.unassigned.extend(left);
+        Ok(Response::new(answer))
     }
 
     async fn pause_replica(

@@ -311,6 +311,7 @@ impl Parts {
         let clock = self.clocks.monotonic;
         Api {
             clocks: self.clocks.clone(),
+            data_dir: self.config.common.data_dir.clone(),
             host: Arc::clone(&self.registry),
             fetches: ServiceBuilder::new()
                 .layer(LongPollLayer::new(host, Arc::clone(&self.purgatory), clock, MAX_CONSUMER_WAIT))

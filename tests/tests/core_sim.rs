@@ -14,7 +14,7 @@ const FIRST: u64 = 0;
 fn seeds() -> u64 {
     match tier() {
         Tier::Quick => 200,
-        Tier::Ci => 10_000,
+        Tier::Ci => 30_000,
         Tier::Long => 100_000,
     }
 }

@@ -169,6 +169,13 @@ async fn under_page_cache_nobody_leads_after_a_loss_of_all_power_before_a_person
     let withdrawn = partition["withdrawn"].as_array();
     assert_eq!(withdrawn.map(Vec::len), Some(NODES.len()), "each has said that it cannot lead: {partition}");
 
+    // Whom to choose: all logs are told, although none is open.
+    let lag = tool::run_json(&cluster, &["lag", TOPIC]).await.code(0).json();
+    let ends: Vec<_> =
+        lag.iter().map(|row| (row["replica"].as_i64(), row["log_end_offset"].as_i64())).collect();
+    let held = |node: i32| LogBytes::read(&cluster.data_dir(node).join("t-0")).end;
+    assert_eq!(ends, NODES.map(|node| (Some(node.into()), Some(held(node)))), "{lag:?}");
+
     // Nothing need be stopped for it.
     let done = tool::run(&cluster, &["elect", "t-0", "--unclean", "--node", "2"]).await;
     assert!(done.status.success() && done.text().contains("is lost"), "{}", done.text());

@@ -111,7 +111,8 @@ fn choose(
             listed()
         ))),
         (_, None) => Err(ClientError::Usage(format!(
-            "{partition}: name the node that is to lead, of {}; the one whose log ends last loses least",
+            "{partition}: name the node that is to lead, of {}; the one whose log ends last loses least: `highwater lag` \
+             shows where each ends",
             listed()
         ))),
     }

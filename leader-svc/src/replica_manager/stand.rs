@@ -165,7 +165,7 @@ const fn advice(why: &Ineligible) -> &'static str {
     match why {
         Ineligible::NotElectable { .. } => {
             "; it may lack acknowledged records. Start the nodes of the in-sync set on their own disks. If those are lost for \
-             good, `highwater elect --unclean` lets it lead, and what it lacks is lost"
+             good, `highwater lag` shows whose log ends last, and `highwater elect --unclean` lets one lead: what it lacks is lost"
         }
         Ineligible::NotTheImporter { .. } => "; start that node",
         Ineligible::ImportIncomplete { .. } => "; delete the topic and adopt its directory again",
