@@ -113,7 +113,7 @@ impl Cluster {
         true
     }
 
-    fn leader_sees(&mut self, node: usize, partition: usize, record: &PartitionRecord) {
+    pub(super) fn leader_sees(&mut self, node: usize, partition: usize, record: &PartitionRecord) {
         let now = self.now().monotonic;
         let Some(leads) = self.nodes[node].leads_mut(partition) else { return };
         leads.replica.on_record(record, now);

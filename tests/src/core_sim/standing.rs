@@ -256,6 +256,9 @@ impl Cluster {
                 self.broken.get_or_insert(broken);
             }
             self.execute_effects(node, partition);
+            // A newer record that came while its own was on its way.
+            let known = self.known(node, Which::LeaderSvc, partition).clone();
+            self.leader_sees(node, partition, &known);
         }
     }
 
