@@ -33,11 +33,16 @@ fn directory(cluster: &Cluster, node: i32) -> PathBuf {
     cluster.data_dir(node).join("t-0")
 }
 
-/// Flips a byte of the batch of this offset in a node's only segment.
-fn rot(cluster: &Cluster, node: i32, offset: usize) {
+/// A byte of a record, and of what no CRC covers: the base offset, and the leader epoch.
+const VALUE: usize = 500;
+const BASE_OFFSET: usize = 5;
+const EPOCH: usize = 14;
+
+/// Flips this byte of the batch of this offset in a node's only segment.
+fn rot(cluster: &Cluster, node: i32, offset: usize, byte: usize) {
     let segments = log_files::segments(&directory(cluster, node));
     assert_eq!(segments.len(), 1, "the active one");
-    log_files::flip(&segments[0], offset * batch(1, RECORD_BYTES).len() + 500);
+    log_files::flip(&segments[0], offset * batch(1, RECORD_BYTES).len() + byte);
 }
 
 /// Waits until both logs are the same, whole, and all records are read from a leader.
@@ -65,22 +70,25 @@ async fn is_whole_on_both(cluster: &Cluster) {
     }
 }
 
-/// Everything is killed right after the last record, so that no checkpoint knows of it yet; and a byte before it rots.
+/// Everything is killed right after the last record, so that no checkpoint knows of it yet; and a byte of it, or before it, rots.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flipped_byte_in_what_was_written_just_before_a_kill_is_read_again() {
-    for rotten in [1, 2] {
+    for (rotten, offset, byte) in
+        [(1, 16, VALUE), (2, 16, VALUE), (1, 19, VALUE), (1, 16, BASE_OFFSET), (1, 16, EPOCH)]
+    {
         let mut cluster = filled(&[1, 2]).await;
         Calls::of(cluster.agent(2)).until_followed_to("t", 1, RECORDS).await;
         for (node, program) in [1, 2].into_iter().flat_map(|node| PROGRAMS.map(|program| (node, program))) {
             cluster.server_mut((node, program)).kill();
         }
-        rot(&cluster, rotten, 16);
+        rot(&cluster, rotten, offset, byte);
         for (node, program) in [1, 2].into_iter().flat_map(|node| PROGRAMS.map(|program| (node, program))) {
             cluster.start_and_wait((node, program)).await;
         }
         is_whole_on_both(&cluster).await;
         let said: String = PROGRAMS.map(|program| cluster.server((rotten, program)).output()).concat();
-        assert!(said.contains("offsets [16, 17) are damaged"), "node {rotten}: {said}");
+        let damage = format!("offsets [{offset}, {})", offset + 1);
+        assert!(said.contains(&damage), "node {rotten}, byte {byte} of {offset}: {said}");
     }
 }
 
@@ -88,7 +96,7 @@ async fn a_flipped_byte_in_what_was_written_just_before_a_kill_is_read_again() {
 async fn a_leader_whose_active_segment_rots_hands_over_and_reads_it_again() {
     let cluster = filled(&[1, 2]).await;
     Calls::of(cluster.agent(2)).until_followed_to("t", 1, RECORDS).await;
-    rot(&cluster, 1, 7);
+    rot(&cluster, 1, 7, VALUE);
     let leader = Calls::of(cluster.leader(1));
     let met = leader.fetch_one("t", 0, 7).await.error;
     assert_eq!(code(met.as_ref()), Some(v1::ErrorCode::DataLoss), "{met:?}");
@@ -100,7 +108,7 @@ async fn a_leader_whose_active_segment_rots_hands_over_and_reads_it_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_joins_gets_past_what_rotted_in_the_active_segment_of_a_leader_that_is_alone() {
     let cluster = filled(&[1]).await;
-    rot(&cluster, 1, 7);
+    rot(&cluster, 1, 7, VALUE);
     let moved = run_json(&cluster, &["reassign", "t:0", "--replicas", "1,2", "--wait=60s"]).await;
     assert_eq!(moved.status.code(), Some(0), "{}", moved.err);
     // Who joined may have the records: then it would lead with more than node 1 has.

@@ -14,7 +14,7 @@ use clap::{Args, Subcommand};
 use highwater_client::{Assignment, Client, ClientError, DescribedTopic, PartitionRef, TopicRef};
 use highwater_types::{NodeId, PartitionIndex, TopicName, units};
 
-use self::progress::{Awaited, follow};
+use self::progress::{Aim, Awaited, follow};
 pub(crate) use self::target::Target;
 use self::view::{AddedRow, ChangeRow, print_added, print_changes};
 use crate::connection::{ASK_TIMEOUT, ConnectionArgs};
@@ -107,7 +107,7 @@ async fn begin(args: &ReassignArgs, target: &Target, out: &mut dyn Write) -> Res
     let Some(bound) = args.wait else { return Ok(ChangeRow::verdict(&rows)) };
     let moving = asked.iter().zip(&answers).filter_map(|(at, told)| {
         let record = told.as_ref().ok()?;
-        Some((*at, record.target_replicas()))
+        Some((*at, Aim { replicas: record.target_replicas(), since: record.partition_epoch }))
     });
     let awaited = Awaited { topic: target.topic.clone(), partitions: moving.collect() };
     follow(&client, Some(&awaited), &[], bound, out).await?;
@@ -124,7 +124,7 @@ async fn missed(client: &Client, awaited: &Awaited) -> Result<Option<String>, Cl
     Ok(topic.partitions.iter().find_map(|partition| {
         let record = &partition.record;
         let wanted = awaited.partitions.get(&record.partition)?;
-        (record.replicas != *wanted).then(|| {
+        (record.replicas != wanted.replicas).then(|| {
             let (name, number) = (&awaited.topic, record.partition);
             format!(
                 "{name}-{number} was moved elsewhere meanwhile: its replicas are {}",

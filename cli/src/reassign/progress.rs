@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io::{self, IsTerminal as _, Write};
 use std::time::Duration;
 
-use highwater_client::{AddedReplica, Client, Reassignment};
-use highwater_types::{NodeId, PartitionIndex, TopicName};
+use highwater_client::{AddedReplica, Client, ClientError, Reassignment};
+use highwater_types::{NodeId, PartitionEpoch, PartitionIndex, TopicName};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use tokio::time::{Instant, timeout_at};
 
@@ -21,7 +21,26 @@ const PRINT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Awaited {
     pub(super) topic: TopicName,
-    pub(super) partitions: BTreeMap<PartitionIndex, Vec<NodeId>>,
+    pub(super) partitions: BTreeMap<PartitionIndex, Aim>,
+}
+
+/// What a partition is to become.
+#[derive(Debug)]
+pub(super) struct Aim {
+    pub(super) replicas: Vec<NodeId>,
+    /// The version of the record that says so: who knows an older one has not heard of it.
+    pub(super) since: PartitionEpoch,
+}
+
+impl Awaited {
+    /// Whether whoever is asked has heard of all of it, and that nothing of it is being moved any more.
+    async fn is_over(&self, client: &Client) -> Result<bool, ClientError> {
+        let topic = client.describe_topic(&self.topic).await?;
+        Ok(topic.partitions.iter().map(|partition| &partition.record).all(|record| {
+            let aim = self.partitions.get(&record.partition);
+            aim.is_none_or(|aim| record.partition_epoch >= aim.since && !record.is_being_moved())
+        }))
+    }
 }
 
 /// Shows how far what is `awaited` is (without it: everything of `topics`), until nothing of it is being moved; for `bound` at
@@ -52,12 +71,24 @@ pub(super) async fn follow(
                 moving.retain(|row| {
                     awaited.is_none_or(|awaited| awaited.partitions.contains_key(&row.partition))
                 });
-                if moving.is_empty() {
-                    view.clear();
-                    return Ok(());
+                let is_over = match awaited {
+                    Some(awaited) if moving.is_empty() => awaited.is_over(client).await,
+                    Some(_) | None => Ok(moving.is_empty()),
+                };
+                match is_over {
+                    Ok(true) => {
+                        view.clear();
+                        return Ok(());
+                    }
+                    Ok(false) if moving.is_empty() => {
+                        missing = "the node that was asked has not heard of it yet".to_owned();
+                    }
+                    Ok(false) => {
+                        view.show(&moving);
+                        missing = moving.iter().flat_map(lines).collect::<Vec<_>>().join("; ");
+                    }
+                    Err(error) => missing = error.to_string(),
                 }
-                view.show(&moving);
-                missing = moving.iter().flat_map(lines).collect::<Vec<_>>().join("; ");
             }
             // Leaders move: whoever waits goes on to wait.
             Ok(Err(error)) => missing = error.to_string(),

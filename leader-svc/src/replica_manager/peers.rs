@@ -1,6 +1,7 @@
 //! What this node knows of the other nodes' programs (design.md 6.6, 6.7). Of leader-svc: who is *down*, because its liveness
 //! expired or its port refuses connections repeatedly, and who is *up*, because it shows signs of life and refuses nobody.
-//! Of agents: who is *gone*, because the connection to it ended and its port refuses.
+//! Of agents: who is *gone*, because the connection to it ended and its port refuses, or its liveness expired: it hangs, or
+//! its host is silent.
 //!
 //! What must hold: being wrong costs a leadership, never a record, because who takes over was in sync (design.md 6.6). A node
 //! can be neither up nor down: it runs an agent only, or nothing is known of it yet; then nobody takes from it, and nobody
@@ -159,7 +160,8 @@ impl PeerWatch {
         for ((node, program), probe) in &self.probes {
             let port = *probe.port.borrow();
             if *program == Program::FollowerAgent {
-                if port == (Port::Refuses { accepted: true }) {
+                let is_silent = self.membership.state(*node, *program) == ProgramState::Expired;
+                if is_silent || port == (Port::Refuses { accepted: true }) {
                     peers.agents_gone.insert(*node);
                 }
                 continue;

@@ -145,6 +145,22 @@ async fn an_agent_is_gone_when_its_port_refuses_after_it_accepted() {
     assert!(bench.peers.borrow().agents_gone().is_empty(), "{:?}", *bench.peers.borrow());
 }
 
+#[tokio::test]
+async fn an_agent_is_gone_when_its_counter_stands_still_although_its_port_accepts() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let _server = serve(listener);
+    let mut bench = bench(Program::FollowerAgent, address).await;
+    for millis in (0..=400).step_by(100) {
+        assert!(bench.peers.borrow().agents_gone().is_empty(), "after {millis} ms");
+        bench.membership.renew(|| MonotonicTime::from_millis(millis)).await.unwrap();
+    }
+    bench.until_gone(true).await;
+    bench.store.renew_liveness(node(2), Program::FollowerAgent).await.unwrap();
+    bench.membership.renew(|| MonotonicTime::from_millis(500)).await.unwrap();
+    bench.until_gone(false).await;
+}
+
 /// Its place in the list of replicas must not hold up those who can lead, and nobody may hand over to it.
 #[tokio::test]
 async fn a_node_that_runs_an_agent_only_is_neither() {

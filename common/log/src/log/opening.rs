@@ -132,6 +132,7 @@ impl<'a, S: Storage> Opening<'a, S> {
             clean,
             recovery_point: self.state.recovery_point,
             untorn_from: self.untorn_from(),
+            highest_epoch: self.state.highest_leader_epoch,
             vouched,
             lost: &lost,
             now: self.options.now,
@@ -155,7 +156,7 @@ impl<'a, S: Storage> Opening<'a, S> {
         }
         self.state.clean &= !scan.changed;
         self.repairs.append(&mut repairs);
-        let view = self.assemble(scan, lost_head, vouched)?;
+        let view = self.assemble(scan, lost_head)?;
         view.check();
         Ok(view)
     }
@@ -249,7 +250,6 @@ impl<'a, S: Storage> Opening<'a, S> {
         &mut self,
         mut scan: Scan<'_, S>,
         lost_head: Option<OffsetRange>,
-        vouched: Vouched,
     ) -> Result<View<S>, OpenError> {
         let log_start = self.state.log_start;
         let mut segments = std::mem::take(&mut scan.segments);
@@ -275,7 +275,7 @@ impl<'a, S: Storage> Opening<'a, S> {
             (scan.end, scan.changed) = (log_start, true);
             scan.runs.clear();
         }
-        let damage = self.damage(&scan, &segments, lost_head, vouched)?;
+        let damage = self.damage(&scan, &segments, lost_head)?;
         let epochs = self.epochs(&scan, &segments, log_start)?;
         let mut segments = VecDeque::from(segments);
         let Some(active) = segments.pop_back() else {
@@ -301,7 +301,6 @@ impl<'a, S: Storage> Opening<'a, S> {
         scan: &Scan<'_, S>,
         segments: &[SegmentRef<S>],
         lost_head: Option<OffsetRange>,
-        vouched: Vouched,
     ) -> StorageResult<Vec<DamagedBytes>> {
         let gone = |range, at_end, reason: &str| DamagedBytes {
             damage: Damage { range, at_end, reason: reason.to_owned() },
@@ -320,7 +319,7 @@ impl<'a, S: Storage> Opening<'a, S> {
                 damage.push(gone(range, range.start >= scan.end, "the bytes are gone"));
             }
         }
-        if let Some(tail) = vouched.after_last(scan.end) {
+        if let Some(tail) = scan.vouched().after_last(scan.end) {
             let tail = still_unknown(tail, &damage);
             damage.extend(tail.map(|tail| gone(tail, true, "the log ends before what was acknowledged")));
         }

@@ -89,9 +89,8 @@ impl<S: Storage> Log<S> {
                 Ok(None) => {}
                 // A batch with a wrong last offset must not look like one that is not committed yet.
                 Ok(Some(found))
-                    if view
-                        .next_base(entry.base())
-                        .is_some_and(|next| found.batch.header.next_offset() > next) =>
+                    if found.batch.header.next_offset()
+                        > view.next_base(entry.base()).unwrap_or(view.log_end) =>
                 {
                     return Err(ReadError::Corrupt {
                         asked: from,

@@ -20,6 +20,8 @@ on_both_disks!(
     a_torn_tail_is_cut,
     an_unfinished_batch_is_cut,
     what_a_good_batch_follows_under_the_same_boot_is_damage,
+    a_last_batch_of_full_length_with_a_wrong_crc_is_a_lost_tail_under_the_same_boot,
+    a_garbled_offset_or_epoch_is_damage_of_that_batch_alone,
     a_bad_end_of_a_segment_that_another_follows_under_the_same_boot_is_damage,
     another_boot_lowers_the_high_watermark,
     another_boot_without_a_clean_mark_renews_a_page_cache_replica,
@@ -147,13 +149,14 @@ fn a_torn_tail_is_cut<D: TestDisk>() {
 }
 
 fn an_unfinished_batch_is_cut<D: TestDisk>() {
-    for (boot_id, bad, end) in [(OTHER_BOOT, 7, 14), (BOOT, 9, 18)] {
+    // After another boot a record may be torn; under the same one the length alone tells that the last write was.
+    for (boot_id, bad, byte, end) in [(OTHER_BOOT, 7, 70, 14), (OTHER_BOOT, 9, 70, 18), (BOOT, 9, 10, 18)] {
         let disk = D::new();
         let (log, _) = open(&disk, LogConfig::default());
         lead(&log, 0, 10, 2);
         kill(log);
         edit(&disk, LOG_0, |log| {
-            log[batch_bytes() * bad + 70] ^= 1;
+            log[batch_bytes() * bad + byte] ^= 1;
         });
         let options = OpenOptions { boot_id, new_incarnation: inc(200), ..options(LogConfig::default()) };
         let (log, report) = try_open(&disk, options).unwrap();
@@ -178,6 +181,45 @@ fn what_a_good_batch_follows_under_the_same_boot_is_damage<D: TestDisk>() {
         assert_eq!((log.log_end(), report.renewal), (o(20), Some(Renewal::Damage)), "byte {byte}");
         let missing = Bytes::copy_from_slice(&bytes[batch_bytes() * 7..batch_bytes() * 8]);
         log.repair(OffsetRange::new(o(14), o(16)), &missing).unwrap();
+        assert_eq!(read_all(&log, o(0)), bytes, "byte {byte}");
+    }
+}
+
+/// The last batch is there in full length: no write was cut short.
+fn a_last_batch_of_full_length_with_a_wrong_crc_is_a_lost_tail_under_the_same_boot<D: TestDisk>() {
+    let disk = D::new();
+    let (log, _) = open(&disk, LogConfig::default());
+    lead(&log, 0, 10, 2);
+    let bytes = read_all(&log, o(0));
+    kill(log);
+    edit(&disk, LOG_0, |log| log[batch_bytes() * 9 + 70] ^= 1);
+    let (log, report) = reopen(&disk);
+    let ranges: Vec<_> = report.damage.iter().map(|d| (d.range, d.at_end)).collect();
+    assert_eq!(ranges, [(OffsetRange::new(o(18), o(20)), true)]);
+    assert_eq!((log.log_end(), report.renewal), (o(18), Some(Renewal::Damage)));
+    log.append_as_follower(&Bytes::copy_from_slice(&bytes[batch_bytes() * 9..]), e(0), NOW).unwrap();
+    assert_eq!((read_all(&log, o(0)), log.damage()), (bytes, vec![]));
+}
+
+/// A byte of the base offset, and one of the epoch: no CRC covers them.
+fn a_garbled_offset_or_epoch_is_damage_of_that_batch_alone<D: TestDisk>() {
+    for (checkpointed, byte) in [(false, 5), (true, 5), (false, 14), (true, 14)] {
+        let disk = D::new();
+        let (log, _) = open(&disk, LogConfig::default());
+        lead(&log, 0, 10, 2);
+        if checkpointed {
+            log.flush().unwrap();
+            log.write_checkpoint(hw(20, 0), log.positions().generation).unwrap();
+        }
+        let bytes = read_all(&log, o(0));
+        kill(log);
+        edit(&disk, LOG_0, |log| log[batch_bytes() * 6 + byte] ^= 0x7f);
+        let (log, report) = reopen(&disk);
+        let ranges: Vec<_> = report.damage.iter().map(|d| (d.range, d.at_end)).collect();
+        assert_eq!(ranges, [(OffsetRange::new(o(12), o(14)), false)], "byte {byte}, {checkpointed}");
+        assert_eq!((log.log_end(), report.highest_leader_epoch), (o(20), Some(e(0))), "byte {byte}");
+        let missing = Bytes::copy_from_slice(&bytes[batch_bytes() * 6..batch_bytes() * 7]);
+        log.repair(OffsetRange::new(o(12), o(14)), &missing).unwrap();
         assert_eq!(read_all(&log, o(0)), bytes, "byte {byte}");
     }
 }

@@ -37,6 +37,13 @@ impl<S: Storage> Scan<'_, S> {
     ) -> StorageResult<Next> {
         if self.is_untorn() {
             self.protect_what_follows(found, segment, later, position, header)?;
+            // It is there in full length, and no write that was cut short leaves that.
+            // What its header says of its size is believed where it agrees with itself.
+            let whole = header.filter(|header| header.base_offset() == self.end);
+            self.protect_to(whole.map(|header| match header.last_offset_delta().saturating_add(1) {
+                span if span == header.record_count() => header.next_offset(),
+                _ => self.end.next(),
+            }));
         }
         let protected = self.ground.vouched.protected;
         if self.end >= protected {
@@ -98,8 +105,32 @@ impl<S: Storage> Scan<'_, S> {
     pub(super) fn protect(&mut self, good: Option<Walked>) {
         // An epoch that falls tells of a segment that came back, not of one that was written after what is before it.
         let Some(good) = good.filter(|good| good.header.leader_epoch() >= self.last_epoch) else { return };
+        self.protect_to(Some(good.header.next_offset()));
+    }
+
+    fn protect_to(&mut self, end: Option<Offset>) {
         let vouched = &mut self.ground.vouched;
-        vouched.protected = vouched.protected.max(good.header.next_offset());
+        vouched.protected = end.map_or(vouched.protected, |end| vouched.protected.max(end));
+    }
+
+    /// Whether the offset or the epoch of a batch, which no CRC covers, jumps ahead, and the batch after it goes back to where
+    /// this one should have been.
+    pub(super) fn is_garbled(&self, segment: &Segment<S>, batch: &Walked) -> StorageResult<bool> {
+        let header = &batch.header;
+        let (jumps, rises) = (header.base_offset() > self.end, header.leader_epoch() > self.last_epoch);
+        if !jumps && !rises {
+            return Ok(false);
+        }
+        let (file, after) = (segment.file(), batch.position.saturating_add(header.size() as u64));
+        let next = Walk::new(file, Check::Header, after, file.len()?).next()?;
+        let Some(Ok(Walked { header: next, .. })) = next else { return Ok(false) };
+        let in_place = self.end.advance(i64::from(header.last_offset_delta()).saturating_add(1));
+        let goes_back = jumps && next.base_offset() == in_place;
+        let seen = self.ground.highest_epoch;
+        let falls = rises
+            && next.leader_epoch() < header.leader_epoch()
+            && (next.leader_epoch() == self.last_epoch || (seen.is_some() && header.leader_epoch() > seen));
+        Ok(goes_back || falls)
     }
 
     /// Bytes at the end of a segment that hold no offset, since the next one begins where its batches end, go.

@@ -7,7 +7,11 @@
 //!
 //! Under the boot that wrote the log nothing is torn but its last write: the page cache outlives a killed program, and writes
 //! are made one after the other. So what a good batch follows there was whole once, and is damage wherever it lies. Not so
-//! where pages may be missing above the recovery point: after another boot, or a flush that failed.
+//! where pages may be missing above the recovery point: after another boot, or a flush that failed. Nor does a write that
+//! was cut short leave a batch of full length: one whose CRC is wrong was whole once, even as the last.
+//!
+//! Base offset and epoch are in no CRC. Where the batch after one that jumps ahead goes back to where that one should have
+//! been, the header of the one is garbled: nothing else goes back within a segment.
 //!
 //! After a clean stop only the end of the last segment is read. Otherwise every batch from the recovery point on is checked
 //! with its CRC, headers from the beginning of the segment that holds it. A batch whose epoch falls ends the log: a removed
@@ -45,6 +49,8 @@ pub(super) struct Ground<'a, S> {
     pub(super) recovery_point: Offset,
     /// Under the boot that wrote the log: from where on nothing was torn but by the last write.
     pub(super) untorn_from: Option<Offset>,
+    /// The highest leader epoch that the directory has worked under, as far as is known.
+    pub(super) highest_epoch: Option<LeaderEpoch>,
     /// What must be there: a bad batch in it is damage.
     pub(super) vouched: Vouched,
     /// Ranges that were lost before.
@@ -298,6 +304,11 @@ impl<'a, S: Storage> Scan<'a, S> {
             if batch.header.base_offset() < self.end {
                 return Ok(bad(format!("offset {} is below {}", batch.header.base_offset(), self.end)));
             }
+            if self.is_garbled(segment, &batch)? {
+                return Ok(
+                    bad("its offset or its epoch is garbled: the batch after it goes back".to_owned()),
+                );
+            }
             let falls = batch.header.leader_epoch() < self.last_epoch;
             if falls && !is_planted(PlantedFault::FallingEpochAccepted) {
                 let (found, before) = (batch.header.leader_epoch(), self.last_epoch);
@@ -319,6 +330,11 @@ impl<'a, S: Storage> Scan<'a, S> {
         self.end = header.next_offset();
         self.last_epoch = header.leader_epoch();
         epoch_runs::note(&mut self.runs, header);
+    }
+
+    /// What must be there, as far as reading the segments showed.
+    pub(super) const fn vouched(&self) -> Vouched {
+        self.ground.vouched
     }
 
     /// Flushes what was read: opening a log flushes it before anything in it is acknowledged.
