@@ -22,7 +22,7 @@ impl<S: Storage> Log<S> {
     ///
     /// # Errors
     /// [`AppendError::Batch`] and [`AppendError::NotContiguous`] when the batches are not the range's,
-    /// [`AppendError::NoRoom`] when they are but do not fit; else what the disk says. The range stays damaged then.
+    /// [`AppendError::NoRoom`] when they are but do not fit, as those of a part of bad bytes; else what the disk says. The range stays damaged then.
     pub fn repair(&self, range: OffsetRange, records: &Bytes) -> Result<(), AppendError> {
         let _writer = self.writer.lock();
         self.usable()?;
@@ -32,7 +32,14 @@ impl<S: Storage> Log<S> {
             !d.damage.at_end && (is_whole || d.bytes.is_none() && d.damage.range.covers(range))
         };
         let Some(damaged) = view.damage.iter().find(is_it) else {
-            return Err(AppendError::NotContiguous { expected: view.log_end, found: range.start });
+            // Bad bytes are replaced as a whole: where the leader lacks some of it, too, nothing ever fits.
+            let is_part = view.damage.iter().any(|d| !d.damage.at_end && d.damage.range.covers(range));
+            let (expected, found) = (view.log_end, range.start);
+            return Err(if is_part {
+                AppendError::NoRoom(range)
+            } else {
+                AppendError::NotContiguous { expected, found }
+            });
         };
         let end = check_repair(range, records)?;
         if end != range.end {

@@ -12,6 +12,7 @@ use crate::{Log, OffsetRange, OnDamage, OpenOptions, ReadError, ReadLimits, Rene
 
 on_both_disks!(
     rot_that_a_reader_met_is_on_record_under_a_new_incarnation_until_it_is_repaired,
+    a_part_of_what_rotted_does_not_fit_in_its_place,
     rot_beside_known_damage_does_not_overlap_it,
     a_garbled_header_is_rot_up_to_the_next_good_batch,
     rot_in_the_active_segment_is_noted_and_appends_go_on_behind_it,
@@ -61,6 +62,19 @@ fn rot_that_a_reader_met_is_on_record_under_a_new_incarnation_until_it_is_repair
         repair(&log, lost.range, &bytes);
     }
     assert_eq!((read_all(&log, o(0)), damage(&log), log.incarnation()), (bytes, vec![], inc(7)));
+}
+
+fn a_part_of_what_rotted_does_not_fit_in_its_place<D: TestDisk>() {
+    let disk = D::new();
+    let (log, bytes) = segmented(&disk);
+    rots(&disk, &[1, 2], 70);
+    assert!(log.note_rot(o(12), Some(inc(7))).unwrap());
+    let part = OffsetRange::new(o(14), o(16));
+    let records = Bytes::copy_from_slice(&bytes[7 * batch_bytes()..8 * batch_bytes()]);
+    let refused = log.repair(part, &records);
+    assert!(matches!(refused, Err(crate::AppendError::NoRoom(range)) if range == part), "{refused:?}");
+    let elsewhere = log.repair(OffsetRange::new(o(18), o(20)), &records);
+    assert!(matches!(elsewhere, Err(crate::AppendError::NotContiguous { .. })), "{elsewhere:?}");
 }
 
 fn rot_beside_known_damage_does_not_overlap_it<D: TestDisk>() {
