@@ -94,15 +94,17 @@ async fn a_flipped_byte_in_what_was_written_just_before_a_kill_is_read_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_whose_active_segment_rots_hands_over_and_reads_it_again() {
-    let cluster = filled(&[1, 2]).await;
-    Calls::of(cluster.agent(2)).until_followed_to("t", 1, RECORDS).await;
-    rot(&cluster, 1, 7, VALUE);
-    let leader = Calls::of(cluster.leader(1));
-    let met = leader.fetch_one("t", 0, 7).await.error;
-    assert_eq!(code(met.as_ref()), Some(v1::ErrorCode::DataLoss), "{met:?}");
-    is_whole_on_both(&cluster).await;
-    assert!(cluster.leader(1).output().contains("its own log is damaged"));
-    Calls::of(cluster.leader(2)).until_in_sync("t", 1).await;
+    for byte in [VALUE, BASE_OFFSET] {
+        let cluster = filled(&[1, 2]).await;
+        Calls::of(cluster.agent(2)).until_followed_to("t", 1, RECORDS).await;
+        rot(&cluster, 1, 7, byte);
+        let leader = Calls::of(cluster.leader(1));
+        let met = leader.fetch_one("t", 0, 7).await.error;
+        assert_eq!(code(met.as_ref()), Some(v1::ErrorCode::DataLoss), "byte {byte}: {met:?}");
+        is_whole_on_both(&cluster).await;
+        assert!(cluster.leader(1).output().contains("its own log is damaged"), "byte {byte}");
+        Calls::of(cluster.leader(2)).until_in_sync("t", 1).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
