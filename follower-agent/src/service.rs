@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use highwater_client::transport::{Dialer, TransportOptions};
-use highwater_client::{Backoff, ClientError, LeaderView, LeaderViewConfig};
+use highwater_client::{ClientError, LeaderView, LeaderViewConfig};
 use highwater_coordination::{
     Coordination, CoordinationError, FileCoordination, FileOptions, Membership, open_etcd, register_endpoint,
 };
@@ -28,7 +28,7 @@ use highwater_serving::admission::{AdmitLayer, AdmitRequests};
 use highwater_serving::describe::ClusterDescriber;
 use highwater_serving::fetch::{LongPollLayer, Read, ReadBounds};
 use highwater_serving::handover::{HandoverListener, Wanted};
-use highwater_serving::joining::{JoinError, keep_trying};
+use highwater_serving::joining::{JoinError, Pauses, keep_trying};
 use highwater_serving::observe::Observed;
 use highwater_serving::readiness::follow_session;
 use highwater_serving::throttle::Limit;
@@ -56,10 +56,6 @@ use crate::{Fetchers, housekeeping, observe};
 
 /// The longest wait that a consumer's fetch gets, whatever it asks for.
 const MAX_CONSUMER_WAIT: Duration = Duration::from_secs(60);
-
-/// The longest pause between two attempts to join the cluster: whoever waits for a leader's name to resolve goes on soon
-/// after it does (cases.md K).
-const JOIN_PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// Requests of leader-svc for logs that wait for the manager; more wait in their connections.
 const WANTED_LOGS: usize = 16;
@@ -437,16 +433,14 @@ impl Parts {
 
     /// Takes the volume into use and registers, however long no leader and no store is in reach.
     async fn join(&self) -> Result<Volume, AgentError> {
-        let mut pause = Backoff::default();
+        let mut pauses = Pauses::default();
         let mut view = self.coordination.view();
         loop {
-            let failed = match self.try_join().await {
+            let pause = match self.try_join().await {
                 Ok(volume) => return Ok(volume),
-                Err(failed) if failed.can_pass() => failed,
+                Err(failed) if failed.can_pass() => pauses.after_failure(&failed),
                 Err(failed) => return Err(failed),
             };
-            tracing::warn!(error = %failed, "could not join the cluster; trying on");
-            let pause = pause.after_failure(None).min(JOIN_PAUSE_MAX);
             // News of the cluster end the pause. The store's handle lives as long as the program.
             drop(tokio::time::timeout(pause, view.changed()).await);
         }

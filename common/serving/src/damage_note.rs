@@ -46,7 +46,7 @@ impl DamageNote {
     }
 
     /// The damage of this segment is known to the log now.
-    pub fn is_known(&self, segment: Offset) {
+    pub fn on_known(&self, segment: Offset) {
         self.segment.lock().take_if(|met| *met == segment);
     }
 }
@@ -80,9 +80,9 @@ mod tests {
         };
         assert!(met(&corrupt));
         assert_eq!(note.segment(), Some(offset(40)));
-        note.is_known(offset(30));
+        note.on_known(offset(30));
         assert_eq!(note.segment(), Some(offset(40)), "another segment");
-        note.is_known(offset(40));
+        note.on_known(offset(40));
         assert_eq!(note.segment(), None);
     }
 }

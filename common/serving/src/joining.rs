@@ -28,21 +28,41 @@ impl JoinError for CoordinationError {
     }
 }
 
+/// The pauses between attempts.
+#[derive(Debug)]
+pub struct Pauses {
+    next: Duration,
+}
+
+impl Default for Pauses {
+    fn default() -> Self {
+        Self { next: PAUSE_FIRST }
+    }
+}
+
+impl Pauses {
+    /// An attempt failed: tells why. How long to wait before the next one.
+    #[must_use]
+    pub fn after_failure(&mut self, failed: &impl JoinError) -> Duration {
+        tracing::warn!(error = %failed, "could not join the cluster; trying on");
+        let drawn = self.next.mul_f64(rand::random_range(0.5..=1.0));
+        self.next = self.next.saturating_mul(2).min(PAUSE_MAX);
+        drawn
+    }
+}
+
 /// Attempts until one succeeds.
 ///
 /// # Errors
 /// The first error that cannot pass.
 pub async fn keep_trying<T, E: JoinError>(attempt: impl AsyncFn() -> Result<T, E>) -> Result<T, E> {
-    let mut pause = PAUSE_FIRST;
+    let mut pauses = Pauses::default();
     loop {
-        let failed = match attempt().await {
+        match attempt().await {
             Ok(joined) => return Ok(joined),
-            Err(failed) if failed.can_pass() => failed,
+            Err(failed) if failed.can_pass() => tokio::time::sleep(pauses.after_failure(&failed)).await,
             Err(failed) => return Err(failed),
-        };
-        tracing::warn!(error = %failed, "could not join the cluster; trying on");
-        tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..=1.0))).await;
-        pause = pause.saturating_mul(2).min(PAUSE_MAX);
+        }
     }
 }
 

@@ -249,7 +249,7 @@ impl LedPartition {
         let Some(segment) = self.damage.segment() else { return };
         let this = Arc::clone(&self);
         match on_disk(move || this.replica.note_rot_alone(segment)).await {
-            Ok(true) => self.damage.is_known(segment),
+            Ok(true) => self.damage.on_known(segment),
             Ok(false) => {}
             Err(error) => {
                 tracing::warn!(partition = %self.id_name(), %error, "could not put damage on record");

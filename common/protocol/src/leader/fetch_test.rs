@@ -125,6 +125,21 @@ fn a_cut_below_what_was_acknowledged_asks_for_a_new_incarnation_first() {
     assert_eq!(send(&mut leader, 2, &renewed, 4).unwrap().diverging, Some(at(0, 4)));
 }
 
+/// Whoever reads for itself only what was written a moment ago need not have it checked.
+#[test]
+fn only_a_fetch_of_an_in_sync_follower_is_told_as_one() {
+    let mut leader = leader(&[member(1, 10), member(2, 20)]);
+    for (raw, in_sync) in [(2, true), (3, false)] {
+        let fetch = fetch_of(u64::try_from(raw).unwrap(), 100);
+        assert_eq!(send(&mut leader, raw, &fetch, 1).unwrap().in_sync, in_sync, "node {raw}");
+    }
+    let epochs = epochs();
+    for requester in [Requester::Consumer, Requester::Repair] {
+        let plan = leader.plan_other_read(requester, &fetch_of(2, 100), &log(0, 100, &epochs)).unwrap();
+        assert!(!plan.in_sync, "{requester:?}");
+    }
+}
+
 /// The same request, as the one with this number of the follower's program's start.
 fn numbered(start: u64, number: u64, request: FetchPartition) -> FetchPartition {
     FetchPartition { order: Some(RequestOrder { start, number }), ..request }
