@@ -225,6 +225,12 @@ impl Parts {
         orders: mpsc::Receiver<Order>,
     ) -> (ReplicaManager, PeerWatch, mpsc::UnboundedReceiver<PartitionEvent>) {
         let (sender, events) = mpsc::unbounded_channel();
+        let peers = PeerWatch::new(
+            self.registry.node(),
+            Arc::clone(&self.membership),
+            self.coordination.view(),
+            network,
+        );
         let context = PartitionContext {
             clocks: self.clocks.clone(),
             purgatory: Arc::clone(&self.purgatory),
@@ -234,13 +240,8 @@ impl Parts {
             queued_appends: to_usize(own.queued_appends.get()),
             runtime: Handle::current(),
             telemetry: self.telemetry.clone(),
+            agents: peers.agents(),
         };
-        let peers = PeerWatch::new(
-            self.registry.node(),
-            Arc::clone(&self.membership),
-            self.coordination.view(),
-            network,
-        );
         let shared = Shared {
             node: self.registry.node(),
             volume: self.volume.clone(),

@@ -94,6 +94,17 @@ impl LivenessObserver {
         }
     }
 
+    /// How much longer must be watched until the next silent program is expired; `None` = none is alive. A renewal then sees
+    /// it at once.
+    #[must_use]
+    pub fn next_expiry(&self) -> Option<Duration> {
+        let silences = self.seen.values().map(|seen| self.watched.saturating_sub(seen.at));
+        silences
+            .filter_map(|silence| self.session_timeout.checked_sub(silence))
+            .filter(|d| !d.is_zero())
+            .min()
+    }
+
     /// Whether this program itself renewed within the session timeout; a node that did not must not answer for the
     /// cluster (design.md 6.8).
     #[must_use]
@@ -137,6 +148,21 @@ mod tests {
         assert_eq!(state(&observer, 1), ProgramState::Alive);
         observer.renewed(at(3_500), &counters(&[(1, 7), (2, 8)]));
         assert_eq!(state(&observer, 2), ProgramState::Alive, "it came back");
+    }
+
+    #[test]
+    fn the_next_expiry_is_that_of_the_longest_silence() {
+        let mut observer = LivenessObserver::new(TIMEOUT);
+        assert_eq!(observer.next_expiry(), None, "nobody was seen");
+        observer.renewed(at(0), &counters(&[(1, 0), (2, 7), (3, 0)]));
+        assert_eq!(observer.next_expiry(), Some(TIMEOUT));
+        for step in 1..=5 {
+            observer.renewed(at(step * 500), &counters(&[(1, step), (2, 7), (3, step / 2)]));
+        }
+        assert_eq!(observer.next_expiry(), Some(Duration::from_millis(500)));
+        observer.renewed(at(3_000), &counters(&[(1, 6), (2, 7), (3, 2)]));
+        assert_eq!(state(&observer, 2), ProgramState::Expired);
+        assert_eq!(observer.next_expiry(), Some(Duration::from_secs(2)), "node 3 is silent since 2 s");
     }
 
     #[test]

@@ -57,7 +57,7 @@ impl Membership {
         self.renewals.subscribe()
     }
 
-    /// Renews several times per session timeout, for as long as it is polled.
+    /// Renews several times per session timeout, and when a silent program is due to expire, for as long as it is polled.
     pub async fn keep_alive(&self, now: impl Fn() -> MonotonicTime) -> std::convert::Infallible {
         let mut failing = false;
         loop {
@@ -69,8 +69,14 @@ impl Membership {
                 }
                 Err(_) => {}
             }
-            tokio::time::sleep(self.session_timeout / RENEWALS_PER_SESSION).await;
+            tokio::time::sleep(self.until_next(failing)).await;
         }
+    }
+
+    /// How long the next renewal waits. Expiry is noticed by renewals only, and nobody should wait for a whole turn of them.
+    fn until_next(&self, failing: bool) -> Duration {
+        let turn = self.session_timeout / RENEWALS_PER_SESSION;
+        if failing { turn } else { self.observer().next_expiry().map_or(turn, |due| due.min(turn)) }
     }
 
     /// What is known of a program.
@@ -102,6 +108,26 @@ impl Membership {
 mod tests {
     use super::*;
     use crate::{FileCoordination, FileOptions};
+
+    #[tokio::test]
+    async fn a_renewal_is_due_when_a_silent_program_is() {
+        const TIMEOUT: Duration = Duration::from_secs(3);
+        let turn = TIMEOUT / RENEWALS_PER_SESSION;
+        let dir = tempfile::tempdir().unwrap();
+        let store = FileCoordination::open(dir.path(), FileOptions::default()).await.unwrap();
+        let store: Arc<dyn Coordination> = Arc::new(store);
+        store.renew_liveness(NodeId::new(2).unwrap(), Program::LeaderSvc).await.unwrap();
+        let node = NodeId::new(1).unwrap();
+        let member = Membership::new(store, node, Program::LeaderSvc, TIMEOUT);
+        assert_eq!(member.until_next(false), turn);
+        for millis in [0, 700, 1_400, 2_100, 2_800] {
+            member.renew(|| MonotonicTime::from_millis(millis)).await.unwrap();
+        }
+        assert_eq!(member.until_next(false), Duration::from_millis(200));
+        assert_eq!(member.until_next(true), turn, "a store that is away is asked at its usual pace");
+        member.renew(|| MonotonicTime::from_millis(3_000)).await.unwrap();
+        assert_eq!(member.until_next(false), turn, "it is expired");
+    }
 
     #[tokio::test]
     async fn programs_that_renew_see_each_other_and_the_one_that_stopped() {

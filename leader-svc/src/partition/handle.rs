@@ -29,6 +29,7 @@ use tokio::sync::mpsc;
 use super::append_queue::{AppendQueue, FlushQueue};
 use super::offset_waiters::OffsetWaiters;
 use super::pace::Paces;
+use crate::replica_manager::Agents;
 
 /// What every partition of the program shares.
 #[derive(Debug)]
@@ -45,6 +46,8 @@ pub(crate) struct PartitionContext {
     /// Where tasks are started: effects are executed on the blocking pool, too.
     pub(crate) runtime: Handle,
     pub(crate) telemetry: Telemetry,
+    /// Who hears that an agent is in sync.
+    pub(crate) agents: Agents,
 }
 
 impl PartitionContext {
@@ -297,6 +300,7 @@ impl LedPartition {
                 LeaderEffect::IsrChanged(isr) => {
                     let nodes: Vec<_> = isr.iter().map(|member| member.node.to_string()).collect();
                     tracing::info!(partition = %self.id_name(), in_sync = nodes.join(", "), "the in-sync set changed");
+                    self.context.agents.on_in_sync(isr.iter().map(|member| member.node));
                     self.give_up_commits_below_min_isr();
                 }
                 LeaderEffect::Superseded => self.on_superseded(),

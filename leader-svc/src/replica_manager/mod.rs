@@ -46,7 +46,7 @@ use self::disk_failures::DiskFailures;
 use self::leaderships::Leaderships;
 use self::moves::Moves;
 pub(crate) use self::order::{ORDERS_MAX, Order};
-pub(crate) use self::peers::{PeerWatch, Peers};
+pub(crate) use self::peers::{Agents, PeerWatch, Peers};
 use self::resign::{Damaged, Resigning, disk_failed};
 pub(crate) use self::shared::{BORROWED_LOGS_MAX, Shared};
 use self::stand::{Stood, stand};

@@ -18,7 +18,7 @@ use highwater_coordination::{ClusterView, Membership, ProgramState};
 use highwater_node::network::{Io, Network};
 use highwater_types::{Endpoint, NodeId, Program};
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, MissedTickBehavior, timeout};
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -37,9 +37,6 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long a connection is held before another one takes its place: of a host that vanished nobody says that it ended.
 const HELD_MAX: Duration = Duration::from_secs(60);
-
-/// How often liveness is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// The others, as far as this node can tell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -82,6 +79,31 @@ pub(crate) struct PeerWatch {
     peers: watch::Sender<Peers>,
     probes: BTreeMap<(NodeId, Program), Probe>,
     changed: Arc<Notify>,
+    retry: watch::Sender<()>,
+}
+
+/// What is known of agents, for those who may know better.
+#[derive(Clone, Debug)]
+pub(crate) struct Agents {
+    peers: watch::Receiver<Peers>,
+    retry: watch::Sender<()>,
+}
+
+impl Agents {
+    /// What `peers` says.
+    #[cfg(test)]
+    pub(super) fn of(peers: &watch::Sender<Peers>) -> Self {
+        Self { peers: peers.subscribe(), retry: watch::Sender::default() }
+    }
+
+    /// These are in sync: who is thought to be gone has come back, and its port is tried without the usual pause. Else an agent
+    /// that died again within it would not be missed.
+    pub(crate) fn on_in_sync(&self, mut members: impl Iterator<Item = NodeId>) {
+        let peers = self.peers.borrow();
+        if members.any(|member| peers.agents_gone.contains(&member)) {
+            self.retry.send_replace(());
+        }
+    }
 }
 
 /// What a port does.
@@ -111,8 +133,9 @@ impl PeerWatch {
         view: watch::Receiver<Arc<ClusterView>>,
         network: Arc<dyn Network>,
     ) -> Self {
-        let (peers, changed) = (watch::Sender::default(), Arc::default());
-        Self { node, membership, view, network, peers, probes: BTreeMap::new(), changed }
+        let (peers, retry) = (watch::Sender::default(), watch::Sender::default());
+        let (probes, changed) = (BTreeMap::new(), Arc::default());
+        Self { node, membership, view, network, peers, probes, changed, retry }
     }
 
     /// What is known.
@@ -120,10 +143,15 @@ impl PeerWatch {
         self.peers.subscribe()
     }
 
+    /// For those who see agents come back.
+    pub(crate) fn agents(&self) -> Agents {
+        Agents { peers: self.peers(), retry: self.retry.clone() }
+    }
+
     /// Watches until `stop`.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
-        let mut looks = tokio::time::interval(LOOK_EVERY);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // Nobody expires but by a renewal.
+        let mut renewals = self.membership.renewals();
         loop {
             let view = Arc::clone(&self.view.borrow_and_update());
             self.probe_nodes(&view);
@@ -132,7 +160,8 @@ impl PeerWatch {
                 () = stop.cancelled() => return,
                 changed = self.view.changed() => if changed.is_err() { return },
                 () = self.changed.notified() => {}
-                _ = looks.tick() => {}
+                // The membership lives as long as this.
+                Ok(()) = renewals.changed() => {}
             }
         }
     }
@@ -147,8 +176,9 @@ impl PeerWatch {
             let Some(endpoint) = node.endpoint(program) else { continue };
             self.probes.entry((node.node, program)).or_insert_with(|| {
                 let (sender, port) = watch::channel(Port::Unknown);
+                let told = Told { port: sender, changed: Arc::clone(&self.changed) };
                 let probing =
-                    probe(Arc::clone(&self.network), endpoint.clone(), sender, Arc::clone(&self.changed));
+                    probe(Arc::clone(&self.network), endpoint.clone(), told, self.retry.subscribe());
                 let task = AbortOnDropHandle::new(tokio::spawn(probing));
                 Probe { endpoint: endpoint.clone(), port, _task: task }
             });
@@ -184,24 +214,30 @@ impl PeerWatch {
     }
 }
 
-/// Keeps a connection to a port, and says when it refuses and when it accepts again.
-async fn probe(
-    network: Arc<dyn Network>,
-    endpoint: Endpoint,
+/// Who hears of a port.
+#[derive(Debug)]
+struct Told {
     port: watch::Sender<Port>,
     changed: Arc<Notify>,
-) {
-    let say = |now: Port| {
-        if port.send_replace(now) != now {
-            changed.notify_one();
+}
+
+impl Told {
+    fn say(&self, now: Port) {
+        if self.port.send_replace(now) != now {
+            self.changed.notify_one();
         }
-    };
+    }
+}
+
+/// Keeps a connection to a port, and says when it refuses and when it accepts again. `retry` ends a pause early.
+async fn probe(network: Arc<dyn Network>, endpoint: Endpoint, told: Told, mut retry: watch::Receiver<()>) {
     let (mut accepted, mut refusals, mut pause) = (false, 0, PAUSE_MIN);
     loop {
+        retry.mark_unchanged();
         match timeout(CONNECT_PATIENCE, network.connect(endpoint.clone())).await {
             Ok(Ok(connection)) => {
                 (accepted, refusals) = (true, 0);
-                say(Port::Accepts);
+                told.say(Port::Accepts);
                 let since = Instant::now();
                 hold(connection).await;
                 if since.elapsed() > PAUSE_MAX {
@@ -211,16 +247,20 @@ async fn probe(
             Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 refusals += 1;
                 if refusals >= REFUSALS {
-                    say(Port::Refuses { accepted });
+                    told.say(Port::Refuses { accepted });
                 }
             }
             Ok(Err(_)) | Err(_) => {
                 refusals = 0;
-                say(Port::Unknown);
+                told.say(Port::Unknown);
             }
         }
         let is_undecided = (1..REFUSALS).contains(&refusals);
-        tokio::time::sleep(if is_undecided { PAUSE_MIN } else { pause }).await;
+        tokio::time::sleep(PAUSE_MIN).await;
+        if !is_undecided {
+            // Whether it ended early or not, and even if nobody can ask for that any more, the next attempt is due.
+            _ = timeout(pause.saturating_sub(PAUSE_MIN), retry.changed()).await;
+        }
         pause = (pause * 2).min(PAUSE_MAX);
     }
 }

@@ -174,3 +174,52 @@ async fn a_node_that_runs_an_agent_only_is_neither() {
     assert!(seen.is_ok(), "nobody listens at node 3's address");
     assert_eq!(two(&bench.peers.borrow()), Known::Neither);
 }
+
+/// A network in which nobody listens; it tells when it was tried.
+#[derive(Debug)]
+struct Nobody {
+    tried: tokio::sync::mpsc::UnboundedSender<Instant>,
+}
+
+impl Network for Nobody {
+    fn listen(
+        &self,
+        _: std::net::SocketAddr,
+    ) -> highwater_node::network::NetworkFuture<
+        highwater_node::grpc::Listener,
+        highwater_node::grpc::ServeError,
+    > {
+        unreachable!("nobody listens")
+    }
+
+    fn connect(&self, _: Endpoint) -> highwater_node::network::NetworkFuture<Box<dyn Io>, io::Error> {
+        self.tried.send(Instant::now()).unwrap();
+        Box::pin(std::future::ready(Err(io::ErrorKind::ConnectionRefused.into())))
+    }
+}
+
+/// An agent that comes back, is in sync, and dies again within a pause: what was missed held up acknowledgements for 2 s.
+#[tokio::test(start_paused = true)]
+async fn a_port_is_tried_at_once_when_its_agent_is_in_sync_again() {
+    let (tried, mut attempts) = tokio::sync::mpsc::unbounded_channel();
+    let told = Told { port: watch::Sender::new(Port::Unknown), changed: Arc::default() };
+    let gone = Peers { agents_gone: [node(2)].into(), ..Peers::default() };
+    let peers = watch::Sender::new(gone);
+    let agents = Agents::of(&peers);
+    let endpoint = "127.0.0.1:1".parse().unwrap();
+    let probing = probe(Arc::new(Nobody { tried }), endpoint, told, agents.retry.subscribe());
+    let _probing = AbortOnDropHandle::new(tokio::spawn(probing));
+    let mut last = Instant::now();
+    for _ in 0..10 {
+        last = attempts.recv().await.unwrap();
+    }
+    assert_eq!(attempts.recv().await.unwrap() - last, PAUSE_MAX, "at rest");
+    last += PAUSE_MAX;
+    agents.on_in_sync([node(1), node(3)].into_iter());
+    assert_eq!(attempts.recv().await.unwrap() - last, PAUSE_MAX, "of others nothing was in doubt");
+    last += PAUSE_MAX;
+    agents.on_in_sync([node(1), node(2)].into_iter());
+    assert_eq!(attempts.recv().await.unwrap() - last, PAUSE_MIN, "what is said while it pauses is not lost");
+    last += PAUSE_MIN;
+    assert_eq!(attempts.recv().await.unwrap() - last, PAUSE_MAX, "said once, tried once");
+}

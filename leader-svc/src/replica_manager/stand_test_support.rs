@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::stand::{Stood, stand};
-use super::{Peers, Shared};
+use super::{Agents, Peers, Shared};
 use crate::partition::PartitionContext;
 
 pub(super) const STAGGER: Duration = Duration::from_millis(50);
@@ -103,6 +103,7 @@ pub(super) async fn bench() -> Bench {
     let timeout = Duration::from_secs(3);
     let membership =
         Arc::new(Membership::new(Arc::clone(&coordination), node(1), Program::LeaderSvc, timeout));
+    let peers = watch::Sender::new(Peers::default());
     let context = PartitionContext {
         purgatory: Arc::new(FetchPurgatory::new(clocks.monotonic)),
         clocks,
@@ -112,8 +113,8 @@ pub(super) async fn bench() -> Bench {
         queued_appends: 16,
         runtime: Handle::current(),
         telemetry: highwater_telemetry::Telemetry::off(),
+        agents: Agents::of(&peers),
     };
-    let peers = watch::Sender::new(Peers::default());
     let shared = Shared {
         node: node(1),
         volume,
