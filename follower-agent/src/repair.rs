@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use highwater_log::OffsetRange;
 use highwater_node::every;
-use highwater_protocol::fetch::{FetchPartition, FetchRequest, TopicRef};
+use highwater_protocol::fetch::{FetchPartition, FetchRequest, NO_SESSION, TopicRef};
 use highwater_replica::{Refill, RepairError};
 use highwater_serving::volume::on_disk;
 use highwater_serving::{HostedReplica as _, PartitionHost as _, Registry};
@@ -28,9 +28,6 @@ use crate::partition::FollowedPartition;
 
 /// The pause between two passes.
 const INTERVAL: Duration = Duration::from_secs(5);
-
-/// The session epoch that asks for no session (S74).
-const NO_SESSION: i32 = -1;
 
 /// What repair needs.
 #[derive(Debug)]

@@ -50,7 +50,7 @@ use crate::fetcher::{FetchSettings, Gate, RequestNumbers};
 use crate::leader_endpoint::CallOptions;
 use crate::partition::{FollowedPartition, PartitionContext, PausedReplicas};
 use crate::repair::Repair;
-use crate::replica_manager::{ReplicaManager, Shared};
+use crate::replica_manager::{CONCURRENT_TELLS, ReplicaManager, Shared};
 use crate::server::Api;
 use crate::{Fetchers, housekeeping, observe};
 
@@ -513,6 +513,8 @@ impl Parts {
             read_ahead_bytes: own.read_ahead_bytes.0,
             backoff: backoff(own),
             opening: Semaphore::new(to_usize(own.recovery_threads.get())),
+            calls: self.calls(),
+            telling: Semaphore::new(CONCURRENT_TELLS),
             stop: self.closing.clone(),
         }
     }

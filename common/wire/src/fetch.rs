@@ -10,7 +10,7 @@ use highwater_proto::v1;
 /// What Fetch decodes into and encodes from; for those who may not depend on the core.
 pub use highwater_protocol::fetch::{
     DEFAULT_MAX_BYTES, DEFAULT_MAX_WAIT, DEFAULT_MIN_BYTES, FetchPartition, FetchRequest, FetchResponse,
-    Fetched, LostRange, PartitionResult, RequestOrder, Snapshot, ThrottleReason, TopicRef,
+    Fetched, LostRange, NO_SESSION, PartitionResult, RequestOrder, Snapshot, ThrottleReason, TopicRef,
 };
 use highwater_types::{EpochEntry, MonotonicTime, Offset, OffsetAndEpoch, PartitionIndex, TraceContext};
 
@@ -21,9 +21,6 @@ use crate::field::{
     offset, optional_epoch, optional_incarnation, optional_node, optional_offset, parse, required,
 };
 use crate::limits::{MAX_LOST_EPOCHS, MAX_LOST_RANGES, MAX_PARTITIONS, MAX_TRACES};
-
-/// The session epoch that asks for no session (S74).
-const NO_SESSION: i32 = -1;
 
 /// Reads a request.
 ///

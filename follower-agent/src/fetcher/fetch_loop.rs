@@ -13,7 +13,9 @@ use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use highwater_node::MonotonicClock;
 use highwater_protocol::Randomness;
-use highwater_protocol::fetch::{FetchPartition, FetchRequest, FetchResponse, PartitionResult, TopicRef};
+use highwater_protocol::fetch::{
+    FetchPartition, FetchRequest, FetchResponse, NO_SESSION, PartitionResult, TopicRef,
+};
 use highwater_protocol::follower::{Backoff, BackoffConfig, LeaderOffsets};
 use highwater_telemetry::Telemetry;
 use highwater_types::{
@@ -43,9 +45,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// How long a poll is left to wait before it is given up for one that names more partitions: many may come one by one.
 const POLL_AT_LEAST: Duration = Duration::from_millis(20);
-
-/// The session epoch that asks for no session (S74).
-const NO_SESSION: i32 = -1;
 
 /// How the loops of this program fetch.
 #[derive(Clone, Debug)]

@@ -1,4 +1,5 @@
-//! A replica that has failed, as on a full disk: its leader is told, once in each leadership.
+//! A replica that has failed, as on a full disk: its leader is told, once in each leadership. (One whose log cannot even be
+//! opened is no partition of this kind: `replica_manager/unopened.rs`.)
 //!
 //! What must hold: without that the leader could tell it from a slow one only after `replica.lag.time.max.ms`, and acks=all
 //! would wait for so long. Nothing is acknowledged by it. What was told of one failure says nothing of the next.

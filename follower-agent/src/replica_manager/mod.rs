@@ -11,6 +11,7 @@
 //! Every failure is retried with a growing pause; a newer record ends the pause.
 
 mod open;
+mod unopened;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,7 +33,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::open::{Opened, open, other_leader};
+pub(crate) use self::unopened::CONCURRENT_TELLS;
+use self::unopened::tell_leader;
 use crate::Fetchers;
+use crate::leader_endpoint::CallOptions;
 use crate::partition::{FollowedPartition, PartitionContext};
 
 /// Pauses after a failed attempt.
@@ -68,6 +72,10 @@ pub(crate) struct Shared {
     pub(crate) backoff: BackoffConfig,
     /// Bounds how many logs are opened at the same time.
     pub(crate) opening: Semaphore,
+    /// How leaders are called.
+    pub(crate) calls: CallOptions,
+    /// Bounds how many leaders are told at the same time of replicas that cannot be opened.
+    pub(crate) telling: Semaphore,
     pub(crate) stop: CancellationToken,
 }
 
@@ -271,8 +279,14 @@ impl ReplicaManager {
         let why = ReplicationError::new(ErrorCode::ReplicaNotAvailable, "the replica is being opened");
         self.slots.insert(id, Slot::Opening);
         self.shared.registry.set(id, Hosting::Opening(why));
-        let opening = open(Arc::clone(&self.shared), Arc::clone(topic), Arc::clone(record));
-        self.tasks.spawn(async move { Done::Opened(id, seen, opening.await) });
+        let (shared, topic, record) = (Arc::clone(&self.shared), Arc::clone(topic), Arc::clone(record));
+        self.tasks.spawn(async move {
+            let opened = open(Arc::clone(&shared), topic, Arc::clone(&record)).await;
+            if matches!(opened, Opened::Failed(_)) {
+                tell_leader(&shared, &record).await;
+            }
+            Done::Opened(id, seen, opened)
+        });
     }
 
     fn on_done(&mut self, done: Result<Done, JoinError>) {

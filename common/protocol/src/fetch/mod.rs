@@ -105,6 +105,9 @@ impl FetchRequest {
     }
 }
 
+/// The session epoch that asks for no session (S74).
+pub const NO_SESSION: i32 = -1;
+
 /// One partition of a Fetch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchPartition {
