@@ -15,7 +15,7 @@ use crate::output::{OutputArgs, OutputFormat, json_line};
 
 #[derive(Args, Debug)]
 pub(crate) struct ElectArgs {
-    /// The partition, as TOPIC-NUMBER.
+    /// The partition, as TOPIC-NUMBER or TOPIC:NUMBER.
     #[arg(value_name = "PARTITION", value_parser = partition)]
     partition: TopicPartition,
     /// The leader hands over to the preferred replica, the first of the list: what happens without a flag, too.
@@ -53,8 +53,9 @@ struct Lost {
 }
 
 fn partition(text: &str) -> Result<TopicPartition, String> {
-    TopicPartition::from_directory_name(text)
-        .ok_or_else(|| "a topic's name, '-' and a number, as in orders-0".to_owned())
+    // A topic's name holds no colon, and `reassign` takes one.
+    TopicPartition::from_directory_name(&text.replacen(':', "-", 1))
+        .ok_or_else(|| "a topic's name, '-' or ':', and a number, as in orders-0".to_owned())
 }
 
 pub(crate) async fn run(args: &ElectArgs, out: &mut dyn Write) -> Result<(), CommandError> {
@@ -101,4 +102,17 @@ fn print(elected: &Elected, output: OutputFormat, out: &mut dyn Write) -> Result
         )?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::partition;
+
+    #[test]
+    fn a_partition_is_named_as_its_directory_is_or_as_reassign_names_it() {
+        let named = |text| partition(text).map(|partition| partition.to_string());
+        assert_eq!(named("a-1:2"), named("a-1-2"));
+        assert_eq!(named("a-1:2").as_deref(), Ok("a-1-2"));
+        assert!(named("orders").is_err() && named("a:b:1").is_err() && named(":1").is_err());
+    }
 }

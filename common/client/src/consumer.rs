@@ -39,6 +39,9 @@ const READ_AHEAD: usize = 2;
 const LARGEST_BATCH_FLOOR: u32 = 64 << 20;
 /// How often a batch that fails its checks is fetched again before it counts as damaged: it can be a view of a truncation.
 const CORRUPT_TRIES: u32 = 3;
+/// How long a consumer waits where the leader lacks records that it should have: it hands over to one that has them, as soon as
+/// it has noticed.
+const DATA_LOSS_PATIENCE: Duration = Duration::from_secs(3);
 /// How much longer than its wait a fetch may take.
 const FETCH_MARGIN: Duration = Duration::from_secs(10);
 
@@ -194,6 +197,7 @@ impl Reader {
     async fn read(&self, start: StartAt) -> Result<(), ClientError> {
         let mut offset = self.find(start).await?;
         let (mut is_first, mut corrupt) = (true, 0);
+        let mut lost_since: Option<Instant> = None;
         let mut backoff = Backoff::default();
         loop {
             let fetched = match self.fetch(offset).await {
@@ -201,8 +205,16 @@ impl Reader {
                     offset = self.reset(error).await?;
                     continue;
                 }
+                Err(error) if error.code() == Some(ErrorCode::DataLoss) => {
+                    if lost_since.get_or_insert_with(Instant::now).elapsed() >= DATA_LOSS_PATIENCE {
+                        return Err(error);
+                    }
+                    tokio::time::sleep(backoff.after_failure(None)).await;
+                    continue;
+                }
                 other => other?,
             };
+            lost_since = None;
             let polled = match decode(&self.partition, offset, &fetched) {
                 Ok(polled) => polled,
                 Err(error) if corrupt < CORRUPT_TRIES => {

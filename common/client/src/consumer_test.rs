@@ -1,7 +1,9 @@
 //! The consumer against an in-process leader.
 
+use highwater_proto::v1;
 use highwater_records::{BatchBuilder, Compression};
-use highwater_types::LeaderEpoch;
+use highwater_types::{LeaderEpoch, MonotonicTime, ReplicationError};
+use highwater_wire::fetch::{FetchResponse, PartitionResult, encode_response};
 
 use super::*;
 use crate::fake::{FakeNode, tp};
@@ -127,6 +129,46 @@ async fn a_damaged_batch_is_fetched_again_and_then_reported() {
     assert!(matches!(&error, ClientError::Corrupt { problem, .. } if problem.contains("CRC")), "{error}");
     assert_eq!(node.calls("fetch"), 1 + CORRUPT_TRIES);
     assert_eq!(consumer.poll().await, Err(ClientError::Closed), "no partition is left");
+}
+
+/// What a leader answers that lacks records which it should have.
+fn lacks_records() -> v1::FetchResponse {
+    let partition = PartitionResult {
+        topic: Some("orders".parse().unwrap()),
+        topic_id: None,
+        partition: PartitionIndex::new(0).unwrap(),
+        outcome: Err(ReplicationError::new(ErrorCode::DataLoss, "offsets 0 to 3 were lost")),
+        lost: Vec::new(),
+    };
+    encode_response(FetchResponse {
+        session_id: 0,
+        received: MonotonicTime::ZERO,
+        answered: MonotonicTime::ZERO,
+        throttle: Duration::ZERO,
+        throttle_reason: None,
+        partitions: vec![partition],
+    })
+}
+
+#[tokio::test]
+async fn records_that_the_leader_lacks_are_read_from_the_next_one_or_end_the_reading() {
+    let node = FakeNode::start(1).await;
+    node.add_topic("orders", 1, &node.endpoint, 0);
+    node.append_raw("orders", 0, &batch(0, &["a"]));
+    let mut answers = 0;
+    node.state().on_fetch = Some(Box::new(move |_| {
+        answers += 1;
+        (answers <= 3).then(|| Ok(lacks_records()))
+    }));
+    let mut consumer = started(&node, StartAt::Earliest, ConsumerConfig::default()).await;
+    assert_eq!(values(&consumer.poll().await.unwrap()), ["a"]);
+
+    node.state().on_fetch = Some(Box::new(|_| Some(Ok(lacks_records()))));
+    let begun = Instant::now();
+    let mut consumer = started(&node, StartAt::Earliest, ConsumerConfig::default()).await;
+    let error = consumer.poll().await.unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::DataLoss), "{error}");
+    assert!(begun.elapsed() >= DATA_LOSS_PATIENCE);
 }
 
 /// cases.md E, tonic's 4 MiB default: an answer that obeys max bytes always decodes.

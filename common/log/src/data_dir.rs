@@ -39,11 +39,14 @@ pub struct DataDirScan {
     pub others: Vec<String>,
 }
 
+/// The socket in a data directory by which a node's two programs pass its logs on to each other.
+pub const AGENT_SOCKET: &str = "agent.sock";
+
 /// Whether a name in a data directory is of a file or directory that belongs there beside the partitions: ours, Kafka's, or
 /// the file system's.
 #[must_use]
 pub fn is_node_file(name: &str) -> bool {
-    [META_PROPERTIES_FILE, DISK_ID_FILE, LOCK_DIR, "lost+found"].contains(&name)
+    [META_PROPERTIES_FILE, DISK_ID_FILE, LOCK_DIR, AGENT_SOCKET, "lost+found"].contains(&name)
         || KAFKA_NODE_FILES.contains(&name)
 }
 
@@ -138,7 +141,7 @@ mod tests {
         lead(&log, 0, 3, 2);
         assert!(!files(&log, &disk.storage()).is_empty());
         let storage = disk.storage();
-        for dir in ["lost+found", "kept-0", "notes-delete"] {
+        for dir in [AGENT_SOCKET, "lost+found", "kept-0", "notes-delete"] {
             storage.create_dir_all(&disk.data_dir().join(dir)).unwrap();
         }
         let scan = scan_data_dir(&storage, disk.data_dir()).unwrap();

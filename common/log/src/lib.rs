@@ -32,7 +32,8 @@ pub use boot_id::boot_id;
 pub use buffer_pool::{BufferPool, ReadBuffer};
 pub use config::LogConfig;
 pub use data_dir::{
-    DataDirScan, PartitionDirectory, finish_removals, is_node_file, remove_partition, scan_data_dir,
+    AGENT_SOCKET, DataDirScan, PartitionDirectory, finish_removals, is_node_file, remove_partition,
+    scan_data_dir,
 };
 pub use disk_id::{DISK_ID_FILE, DiskIdFile};
 pub use epoch_runs::{EpochContradiction, EpochRuns};

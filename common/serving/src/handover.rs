@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use highwater_log::AGENT_SOCKET;
 use highwater_types::{PartitionEpoch, PartitionIndex, TopicId, TopicIdPartition};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
@@ -32,8 +33,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// The socket's name in the data directory, and its name before it has its permissions.
-const SOCKET: &str = "agent.sock";
+/// Its name before it has its permissions.
 const NEW_SOCKET: &str = "agent.sock.new";
 
 /// Loans at the same time; more wait to be accepted.
@@ -89,7 +89,7 @@ impl HandoverListener {
     /// # Errors
     /// What the system says.
     pub fn bind(data_dir: &Path) -> io::Result<Self> {
-        let (path, new) = (data_dir.join(SOCKET), data_dir.join(NEW_SOCKET));
+        let (path, new) = (data_dir.join(AGENT_SOCKET), data_dir.join(NEW_SOCKET));
         // Of an earlier process.
         if let Err(error) = fs::remove_file(&new)
             && error.kind() != io::ErrorKind::NotFound
@@ -192,7 +192,7 @@ pub async fn ask_for(
     seen: PartitionEpoch,
 ) -> io::Result<Asked> {
     let directory = File::open(data_dir)?;
-    let mut connection = match UnixStream::connect(short_path(&directory, SOCKET)).await {
+    let mut connection = match UnixStream::connect(short_path(&directory, AGENT_SOCKET)).await {
         Ok(connection) => connection,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
             return Ok(Asked::NoAgent);

@@ -58,17 +58,17 @@ async fn without_an_agent_there_is_nobody_to_ask() {
     let dir = tempfile::tempdir().unwrap();
     let asked = ask_for(dir.path(), id(), PartitionEpoch::FIRST).await;
     assert!(matches!(asked, Ok(Asked::NoAgent)), "none ever ran: {asked:?}");
-    drop(UnixListener::bind(dir.path().join(SOCKET)).unwrap());
+    drop(UnixListener::bind(dir.path().join(AGENT_SOCKET)).unwrap());
     let asked = ask_for(dir.path(), id(), PartitionEpoch::FIRST).await;
     assert!(matches!(asked, Ok(Asked::NoAgent)), "it died: {asked:?}");
     drop(HandoverListener::bind(dir.path()).unwrap());
-    assert!(!dir.path().join(SOCKET).exists(), "one that stops takes its socket with it");
+    assert!(!dir.path().join(AGENT_SOCKET).exists(), "one that stops takes its socket with it");
 }
 
 #[tokio::test]
 async fn only_the_owner_can_ask_and_only_a_whole_request_counts() {
     let mut agent = agent();
-    let path = agent.dir.path().join(SOCKET);
+    let path = agent.dir.path().join(AGENT_SOCKET);
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let mut other_version = encode(id(), PartitionEpoch::FIRST);
     other_version[0] = VERSION + 1;

@@ -68,7 +68,8 @@ impl fmt::Display for FailureReason {
             Self::CutBelowHighWatermark { cut, high_watermark } => {
                 write!(
                     f,
-                    "the leader's log would cut committed records: to {cut}, below high watermark {high_watermark}"
+                    "the leader's log would cut committed records: to {cut}, below high watermark {high_watermark}; the leader lacks \
+                     them, so have a replica that holds them lead: stop the leader's leader-svc, and start it again"
                 )
             }
             Self::AheadOfLeader { log_end, leader_end } => {
