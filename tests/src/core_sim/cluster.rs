@@ -16,6 +16,7 @@ use super::history::{Batch, History};
 use super::network::Network;
 use super::node::{Node, Running, Which, empty_disk, fresh_incarnations, node_id, partition_id};
 use super::node_table::take_disk;
+use super::presence::rate_of;
 use super::producers::Producer;
 use super::scenario::Scenario;
 use super::store::Store;
@@ -30,6 +31,8 @@ const TRIES: usize = 8;
 pub(super) struct Cluster {
     pub(super) scenario: Scenario,
     pub(super) random: Randomness,
+    /// Whether and when leaders hear news of their followers.
+    pub(super) news: Randomness,
     /// Milliseconds since the beginning; all clocks of the run.
     pub(super) millis: u64,
     pub(super) step: u64,
@@ -69,6 +72,7 @@ impl Cluster {
         });
         Self {
             random: Randomness::new(scenario.seed),
+            news: rate_of(scenario.seed).1,
             millis: 0,
             step: 0,
             store: Store::new(records.collect()),
@@ -137,6 +141,7 @@ impl Cluster {
                 }
             }
         }
+        self.news_by_chance();
         self.recover_by_chance();
         self.bury();
         self.check()

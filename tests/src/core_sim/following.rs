@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use highwater_protocol::fetch::{FetchPartition, Fetched, LostRange, RequestOrder, TopicRef};
-use highwater_protocol::follower::{FetchIntent, FetchPosition, LeaderOffsets};
+use highwater_protocol::follower::{FetchAsk, FetchPosition, LeaderOffsets};
 use highwater_replica::{AskOffsets, FollowerStep, FollowerWork, Following};
 use highwater_types::{ErrorCode, PartitionRecord, ReplicationError};
 
@@ -92,7 +92,6 @@ impl Cluster {
 
     /// Asks the leader, if it asks now. What goes out counts as acknowledged from here on.
     pub(super) fn fetch(&mut self, node: usize, partition: usize) {
-        let now = self.now().monotonic;
         let only_acknowledging = self.percent(25);
         let asks_again = self.one_in(4);
         let Some(followed) = &self.nodes[node].followed[partition] else { return };
@@ -100,8 +99,9 @@ impl Cluster {
         if !self.healing && !asks_again && self.network.acknowledged_under_way(followed.serial).is_some() {
             return;
         }
-        let FetchIntent::Ask(ask) = followed.replica.intent(now) else { return };
+        let Some(ask) = self.intended(node, partition) else { return };
         let ask = if only_acknowledging { ask.only_acknowledging() } else { ask };
+        let Some(followed) = &self.nodes[node].followed[partition] else { return };
         followed.replica.on_sent(&ask);
         let leader = followed.replica.inspect(|core| core.leader());
         let serial = followed.serial;
@@ -109,12 +109,17 @@ impl Cluster {
         let incarnation = ask.position.incarnation;
         let before = held.filter(|(of, _)| *of == incarnation).map(|(_, offset)| offset);
         *held = Some((incarnation, before.map_or(ask.acknowledged, |offset| offset.max(ask.acknowledged))));
+        self.ask(node, partition, index_of(leader), serial, ask);
+    }
+
+    /// Puts a request on its way.
+    pub(super) fn ask(&mut self, node: usize, partition: usize, leader: usize, serial: u64, ask: FetchAsk) {
         let id = partition_id(partition);
         let order = RequestOrder { start: self.nodes[node].starts, number: self.next_serial() };
         let request = ask.to_partition(TopicRef::Id(id.topic_id), id.partition);
         let request = FetchPartition { order: Some(order), ..request };
         let body = Body::Fetch { position: ask.position, request };
-        self.send(Message { partition, from: node, to: index_of(leader), serial, body });
+        self.send(Message { partition, from: node, to: leader, serial, body });
     }
 
     pub(super) fn take_answer(
@@ -127,7 +132,12 @@ impl Cluster {
         lost: &[LostRange],
     ) {
         let now = self.now().monotonic;
+        let is_paused = self.nodes[node].suspended[partition];
         let Some(followed) = self.asked_by(node, partition, serial) else { return };
+        // What a paused replica asked for before is of no use now.
+        if is_paused && answer.as_ref().is_ok_and(|fetched| !fetched.records.is_empty()) {
+            return;
+        }
         let step = followed.replica.on_answer(position, answer.as_ref(), lost, now);
         self.absorb(node, partition, step);
     }

@@ -78,6 +78,7 @@ impl Cluster {
         self.scenario.lazy_flushes = false;
         self.network.mend();
         self.store.outage = false;
+        self.resume_all();
         for node in &mut self.nodes {
             node.disk.set_space_left(None);
             node.disk.stop_after(u64::MAX);

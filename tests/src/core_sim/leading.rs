@@ -227,6 +227,9 @@ impl Cluster {
         let now = self.now().monotonic;
         let may_park = self.percent(60);
         let Some(leads) = self.nodes[node].leads_mut(partition) else { return Ok(()) };
+        if request.failed || request.suspended {
+            leads.absent.insert(node_id(from));
+        }
         let replica = &leads.replica;
         let is_stale = request.current_leader_epoch != Some(replica.epoch());
         let before = is_stale.then(|| replica.describe(now));

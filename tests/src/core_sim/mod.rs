@@ -18,6 +18,7 @@
 //! | `standing`, `hand_over` | who takes a leadership and who gives it up; moving replicas |
 //! | `relay` | runs in which a leadership is handed on again and again |
 //! | `faults` | what goes wrong |
+//! | `presence` | deaths, failures and pauses that leaders hear of |
 //! | `unclean` | elections that give records up |
 //! | `repair` | damage that is read from the leader again |
 //! | `heal` | the end: nothing goes wrong any more |
@@ -41,6 +42,7 @@ mod network;
 mod node;
 mod node_table;
 mod observe;
+mod presence;
 mod producers;
 mod relay;
 mod repair;

@@ -86,6 +86,8 @@ pub(super) struct Leads {
     pub(super) damaged: bool,
     /// Incarnations that were told that they were replaced.
     pub(super) retired: BTreeSet<(NodeId, Incarnation)>,
+    /// Followers of which it heard that they are dead, have failed or were paused.
+    pub(super) absent: BTreeSet<NodeId>,
     pub(super) parked: Vec<Parked>,
     /// Produced under `acks=all`, not answered yet.
     pub(super) waiting: Vec<Waiting>,
@@ -148,6 +150,8 @@ pub(super) struct Node {
     pub(super) doomed: Option<u64>,
     /// Its power goes soon after a log has been opened here.
     pub(super) doomed_when_open: bool,
+    /// Whether a person paused each replica; that ends with the agent.
+    pub(super) suspended: Vec<bool>,
     /// From when on each partition's leadership may be handed over for a move, in milliseconds of the run.
     pub(super) moves_from: Vec<u64>,
     /// Partitions whose leadership this leader-svc has handed over because its own log is damaged: once each.
@@ -202,6 +206,7 @@ impl Node {
             identity_torn: false,
             doomed: None,
             doomed_when_open: false,
+            suspended: vec![false; partitions],
             moves_from: vec![0; partitions],
             handed_over: BTreeSet::new(),
         }
@@ -245,7 +250,10 @@ impl Node {
                 self.handed_over.clear();
                 self.led.iter_mut().for_each(|led| *led = Led::Not);
             }
-            Which::Agent => self.followed.iter_mut().for_each(|followed| *followed = None),
+            Which::Agent => {
+                self.suspended.fill(false);
+                self.followed.iter_mut().for_each(|followed| *followed = None);
+            }
         }
     }
 
@@ -265,6 +273,7 @@ impl Node {
     }
 
     fn run_on(&mut self, disk: SimDisk) {
+        self.suspended.fill(false);
         self.handed_over.clear();
         self.led.iter_mut().for_each(|led| *led = Led::Not);
         self.followed.iter_mut().for_each(|followed| *followed = None);

@@ -34,6 +34,8 @@ pub enum Role {
         young: bool,
         /// Incarnations that it has told to renew: of these nodes nothing is known.
         retired: Vec<(NodeId, Incarnation)>,
+        /// Followers of which it heard that they are dead, have failed or were paused.
+        absent: Vec<NodeId>,
         /// Where its high watermark rose: what caught-up replicas outside the set had acknowledged then.
         joining: Vec<Offset>,
     },
@@ -343,10 +345,13 @@ fn role_of(leads: &Leads, before: Option<&Said>, now: MonotonicTime, lag_max: Du
     let rose = before.is_some_and(|said| said.high_watermark < replica.high_watermark());
     let rows = if rose { replica.describe(now) } else { Vec::new() };
     let outside = rows.iter().map(|(row, _)| row).filter(|row| isr.iter().all(|m| m.node != row.node));
+    // Who is known to be absent is not about to join, nor who came back and has not caught up since.
+    let outside = outside.filter(|row| !leads.absent.contains(&row.node));
     let caught_up = outside.filter(|row| row.lag_time.is_some_and(|lag| lag <= lag_max));
     Role::Leader {
         joining: caught_up.filter_map(|row| row.acknowledged).collect(),
         retired: leads.retired.iter().copied().collect(),
+        absent: leads.absent.iter().copied().collect(),
         isr,
         epoch_start: replica.epoch_start(),
         over: replica.is_over(),

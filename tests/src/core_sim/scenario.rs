@@ -7,6 +7,8 @@ use std::collections::BTreeSet;
 use highwater_protocol::Randomness;
 use highwater_types::Durability;
 
+use super::presence::rate_of;
+
 /// A kind of fault that a run may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum FaultKind {
@@ -120,6 +122,8 @@ pub(super) struct Scenario {
     pub(super) loss: u64,
     /// Messages that are delivered again later, in 100.
     pub(super) repeats: u64,
+    /// News of followers that leaders hear, in 1000 steps.
+    pub(super) news: u64,
     /// The longest time between two steps, in milliseconds.
     pub(super) pace: u64,
     /// Weights of: network, store, node, producers, consumers.
@@ -166,6 +170,7 @@ impl Scenario {
             idempotent: [0, 50, 100][index(&mut random, &[20, 50])],
             loss: [0, 5, 20][index(&mut random, &[30, 75])],
             repeats: [0, 5, 20][index(&mut random, &[40, 75])],
+            news: rate_of(seed).0,
             pace: [10, 40, 200][index(&mut random, &[40, 85])],
             weights: [
                 20 + random.up_to(20),

@@ -248,9 +248,10 @@ impl Cluster {
         if let Ok(replica) = lead {
             self.nodes[node].acknowledged[partition] = None;
             let since = self.millis;
-            let (retired, parked, waiting) = (BTreeSet::new(), Vec::new(), Vec::new());
+            let (retired, absent) = (BTreeSet::new(), BTreeSet::new());
+            let (parked, waiting) = (Vec::new(), Vec::new());
             let damaged = false;
-            let leads = Leads { replica, serial, since, record, damaged, retired, parked, waiting };
+            let leads = Leads { replica, serial, since, record, damaged, retired, absent, parked, waiting };
             self.nodes[node].led[partition] = Led::Leads(Box::new(leads));
             if let Err(broken) = self.decide(node, partition) {
                 self.broken.get_or_insert(broken);

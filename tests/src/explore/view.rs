@@ -120,6 +120,8 @@ fn leader_role(leads: &Leads, state: &State, before: Option<&Said>) -> Role {
     Role::Leader {
         joining: caught_up.filter_map(|row| row.acknowledged).collect(),
         retired: leads.retired.iter().copied().collect(),
+        // Here only those who do not follow are taken for dead, and they are not looked at.
+        absent: Vec::new(),
         isr: core.isr().to_vec(),
         epoch_start: core.epoch_start(),
         over: core.is_over(),
