@@ -182,6 +182,7 @@ const NOT_REACHED: &[(PlantedFault, &str)] = &[
     (PlantedFault::RemovalNotSynced, OF_THE_LOG),
     (PlantedFault::FallingEpochAccepted, OF_THE_LOG),
     (PlantedFault::DamageKeepsIncarnation, OF_THE_LOG),
+    (PlantedFault::RotKeepsIncarnation, OF_THE_LOG),
     (PlantedFault::ProducersForgottenAtStart, OF_PRODUCERS),
     (PlantedFault::DuplicateAnsweredEarly, OF_PRODUCERS),
     (PlantedFault::UnknownProducerAnySequence, OF_PRODUCERS),

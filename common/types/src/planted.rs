@@ -104,6 +104,8 @@ pub enum PlantedFault {
     RebootKeepsIncarnation,
     /// Damage below the high watermark keeps the incarnation (design.md 6.3).
     DamageKeepsIncarnation,
+    /// Damage that readers meet in a log that is open keeps it (design.md 2, 6.3).
+    RotKeepsIncarnation,
 
     // === producers ===
     /// A duplicate is appended again: producer state is not rebuilt from the log.
@@ -172,6 +174,7 @@ impl PlantedFault {
         Self::FallingEpochAccepted,
         Self::RebootKeepsIncarnation,
         Self::DamageKeepsIncarnation,
+        Self::RotKeepsIncarnation,
         Self::ProducersForgottenAtStart,
         Self::DuplicateAnsweredEarly,
         Self::UnknownProducerAnySequence,

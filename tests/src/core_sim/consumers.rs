@@ -1,5 +1,6 @@
 //! Consumers of leaders and followers. What they see goes into the history.
 
+use highwater_log::ReadError;
 use highwater_protocol::fetch::Requester;
 use highwater_records::batches;
 use highwater_types::Offset;
@@ -14,9 +15,15 @@ impl Cluster {
         let node = self.pick(self.nodes.len());
         let partition = self.pick(self.scenario.partitions.len());
         let near_the_end = self.up_to(12);
+        // Who reads what rots is rare, and what follows from it is much.
+        let rots = self.rotten[partition].filter(|(rots, _)| *rots == node).map(|(_, batch)| batch.base);
+        let rots = if rots.is_some() && self.one_in(2) { rots } else { None };
         let mut request = consumer_fetch(partition, Offset::ZERO, None);
         let now = self.now().monotonic;
         let from = |high_watermark: Offset, start: Offset| {
+            if let Some(rots) = rots.filter(|rots| *rots >= start && *rots < high_watermark) {
+                return rots;
+            }
             let back = i64::try_from(near_the_end).unwrap_or(0);
             start.max(Offset::new(high_watermark.get() - back).unwrap_or(Offset::ZERO))
         };
@@ -27,20 +34,30 @@ impl Cluster {
             let facts = leads.replica.facts();
             request.fetch_offset = from(facts.high_watermark, facts.positions.log_start);
             let plan = leads.replica.on_fetch(Requester::Consumer, &request, now);
-            plan.ok().and_then(|plan| leads.replica.read(plan.from, consumer_limits(plan.upper)).ok())
+            plan.ok().map(|plan| leads.replica.read(plan.from, consumer_limits(plan.upper)))
         } else if let Some(followed) = &node_ref.followed[partition]
             && node_ref.agent.is_up()
         {
             let facts = followed.replica.facts();
             request.fetch_offset = from(facts.high_watermark, facts.positions.log_start);
             let plan = followed.replica.plan(Requester::Consumer, &request);
-            plan.ok().and_then(|plan| followed.replica.read(plan.from, consumer_limits(plan.upper)).ok())
+            plan.ok().map(|plan| followed.replica.read(plan.from, consumer_limits(plan.upper)))
         } else {
             return Ok(false);
         };
-        let Some(read) = read else { return Ok(true) };
-        self.has_read(node, partition, &read.records)?;
+        match read {
+            None => {}
+            Some(Ok(read)) => self.has_read(node, partition, &read.records)?,
+            Some(Err(error)) => self.read_failed(node, partition, &error),
+        }
         Ok(true)
+    }
+
+    fn read_failed(&mut self, node: usize, partition: usize, error: &ReadError) {
+        match self.nodes[node].leads_mut(partition) {
+            Some(leads) => leads.read_failed(error),
+            None => self.follower_read_failed(node, partition, error),
+        }
     }
 
     fn has_read(&mut self, node: usize, partition: usize, records: &[u8]) -> Result<(), String> {

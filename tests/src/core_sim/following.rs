@@ -66,6 +66,10 @@ impl Cluster {
             replica.on_unclean_election(record.highest_unclean_epoch());
             let followed = Followed { replica, serial, work: VecDeque::new(), question: None, refill: None };
             self.nodes[node].followed[partition] = Some(Box::new(followed));
+            // leader-svc does it, after it has given the leadership up and before it closes the log.
+            if let Some(segment) = self.nodes[node].rot_met.remove(&partition) {
+                self.note_rot(node, partition, segment);
+            }
         }
         Ok(true)
     }

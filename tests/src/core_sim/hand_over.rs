@@ -27,13 +27,18 @@ impl Cluster {
     pub(super) fn leave_if_damaged(&mut self, node: usize, partition: usize) -> bool {
         let is_damaged = self.nodes[node].leads(partition).is_some_and(|leads| leads.damaged);
         if !is_damaged || self.nodes[node].handed_over.contains(&partition) {
+            self.note_rot_alone(node, partition);
             return false;
         }
+        let met = self.nodes[node].leads(partition).and_then(|leads| leads.rot);
         self.hand_over(node, partition);
         let leaves = self.nodes[node].leads(partition).is_none();
         if leaves {
             self.nodes[node].handed_over.insert(partition);
+            self.nodes[node].rot_met.extend(met.map(|segment| (partition, segment)));
             self.count_fault("damaged leader left");
+        } else {
+            self.note_rot_alone(node, partition);
         }
         leaves
     }

@@ -2,19 +2,18 @@
 //! proposes, and stops when it is superseded.
 
 use highwater_coordination::CasOutcome;
-use highwater_log::storage::sim::SimStorage;
 use highwater_log::{ReadLimits, Unusable};
 use highwater_protocol::fetch::{FetchPartition, Fetched, ReadPlan};
 use highwater_protocol::follower::{FetchPosition, LeaderOffsets};
 use highwater_protocol::leader::{Answered, IsrOutcome, IsrProposal, LeaderEffect};
-use highwater_replica::{AskOffsets, LeaderReplica};
+use highwater_replica::AskOffsets;
 use highwater_types::{
     Durability, ErrorCode, MonotonicTime, PartitionEpoch, PartitionRecord, ReplicationError,
 };
 
 use super::cluster::Cluster;
 use super::network::{Body, Message, follower};
-use super::node::{Led, Parked, Running, Which, node_id};
+use super::node::{Leads, Led, Parked, Running, Which, node_id};
 use super::store::{Purpose, Write};
 
 /// Fetches that wait at one leader; more are answered at once.
@@ -249,7 +248,7 @@ impl Cluster {
                 leads.parked.push(Parked { from: (from, serial), position, request });
                 None
             }
-            Ok(plan) => Some(answer(&leads.replica, &plan, &request, from, now)),
+            Ok(plan) => Some(answer(leads, &plan, &request, from, now)),
             Err(error) => {
                 if error.code == ErrorCode::StaleIncarnation {
                     leads.retired.extend(told);
@@ -262,9 +261,10 @@ impl Cluster {
             let body = Body::Fetch { position, request: asked };
             self.keep_request(Message { partition, from, to: node, serial, body });
         }
-        let Some(leads) = self.nodes[node].leads_mut(partition) else { return Ok(()) };
+        if self.nodes[node].leads(partition).is_none() {
+            return Ok(());
+        }
         if let Some(answer) = answer {
-            leads.damaged |= meets_damage(&answer);
             let body = Body::Fetched { position, answer, lost };
             self.send(Message { partition, from: node, to: from, serial, body });
         }
@@ -283,8 +283,7 @@ impl Cluster {
         let Some(leads) = self.nodes[node].leads_mut(partition) else { return };
         let Parked { from: (to, serial), position, request } = leads.parked.swap_remove(at);
         let planned = leads.replica.plan(follower(to), &request);
-        let answer = planned.and_then(|plan| answer(&leads.replica, &plan, &request, to, now));
-        leads.damaged |= meets_damage(&answer);
+        let answer = planned.and_then(|plan| answer(leads, &plan, &request, to, now));
         let lost = leads.replica.lost_ranges();
         let body = Body::Fetched { position, answer, lost };
         self.send(Message { partition, from: node, to, serial, body });
@@ -315,17 +314,13 @@ impl Cluster {
     }
 }
 
-fn meets_damage(answer: &Result<Fetched, ReplicationError>) -> bool {
-    matches!(answer, Err(error) if error.code == ErrorCode::DataLoss)
-}
-
 fn is_parkable(plan: &ReadPlan, request: &FetchPartition) -> bool {
     plan.diverging.is_none() && !plan.has_records() && request.max_bytes > 0
 }
 
 /// Reads what the plan says, as the services do: the leader notes what is on its way, and that counts nothing (S25).
 fn answer(
-    replica: &LeaderReplica<SimStorage>,
+    leads: &mut Leads,
     plan: &ReadPlan,
     request: &FetchPartition,
     to: usize,
@@ -339,12 +334,14 @@ fn answer(
     if plan.has_records() && request.max_bytes > 0 {
         let max_bytes = usize::try_from(request.max_bytes).unwrap_or(usize::MAX);
         let limits = ReadLimits { max_bytes, min_one_batch: true, upper: plan.upper, checked: !plan.in_sync };
-        replica.on_follower_reads(node_id(to), now);
-        let read = replica.read(plan.from, limits);
-        let read = read.map_err(|error| ReplicationError::new(error.code(), error.to_string()))?;
+        leads.replica.on_follower_reads(node_id(to), now);
+        let read = leads.replica.read(plan.from, limits).map_err(|error| {
+            leads.read_failed(&error);
+            ReplicationError::new(error.code(), error.to_string())
+        })?;
         answered.end = (read.batches > 0).then_some(read.next);
         fetched.records = read.records;
     }
-    replica.on_follower_answered(node_id(to), answered, now);
+    leads.replica.on_follower_answered(node_id(to), answered, now);
     Ok(fetched)
 }

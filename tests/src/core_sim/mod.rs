@@ -20,6 +20,7 @@
 //! | `faults` | what goes wrong |
 //! | `presence` | deaths, failures and pauses that leaders hear of |
 //! | `unclean` | elections that give records up |
+//! | `rot` | bad batches that readers meet |
 //! | `repair` | damage that is read from the leader again |
 //! | `heal` | the end: nothing goes wrong any more |
 //! | `observe`, `shadow` | what the invariants look at |
@@ -46,6 +47,7 @@ mod presence;
 mod producers;
 mod relay;
 mod repair;
+mod rot;
 mod scenario;
 mod shadow;
 mod standing;

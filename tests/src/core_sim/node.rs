@@ -1,7 +1,7 @@
 //! A node: one disk, and the two programs that share it. Each program is a process of its own on the simulated disk, with
 //! its own view of the store, and either can die, stop and start alone.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -84,6 +84,8 @@ pub(super) struct Leads {
     pub(super) record: PartitionRecord,
     /// Whether a reader met damage.
     pub(super) damaged: bool,
+    /// The segment in which a reader met a bad batch that is not on record.
+    pub(super) rot: Option<Offset>,
     /// Incarnations that were told that they were replaced.
     pub(super) retired: BTreeSet<(NodeId, Incarnation)>,
     /// Followers of which it heard that they are dead, have failed or were paused.
@@ -156,6 +158,8 @@ pub(super) struct Node {
     pub(super) moves_from: Vec<u64>,
     /// Partitions whose leadership this leader-svc has handed over because its own log is damaged: once each.
     pub(super) handed_over: BTreeSet<usize>,
+    /// Segments in which readers met a bad batch before the leadership was handed over: they go on record.
+    pub(super) rot_met: BTreeMap<usize, Offset>,
 }
 
 pub(super) fn data_dir() -> &'static Path {
@@ -209,6 +213,7 @@ impl Node {
             suspended: vec![false; partitions],
             moves_from: vec![0; partitions],
             handed_over: BTreeSet::new(),
+            rot_met: BTreeMap::new(),
         }
     }
 
@@ -248,6 +253,7 @@ impl Node {
         match which {
             Which::LeaderSvc => {
                 self.handed_over.clear();
+                self.rot_met.clear();
                 self.led.iter_mut().for_each(|led| *led = Led::Not);
             }
             Which::Agent => {
@@ -275,6 +281,7 @@ impl Node {
     fn run_on(&mut self, disk: SimDisk) {
         self.suspended.fill(false);
         self.handed_over.clear();
+        self.rot_met.clear();
         self.led.iter_mut().for_each(|led| *led = Led::Not);
         self.followed.iter_mut().for_each(|followed| *followed = None);
         self.shadows.iter_mut().for_each(|shadow| *shadow = Shadow::default());

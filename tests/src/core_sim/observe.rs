@@ -205,6 +205,9 @@ impl Cluster {
             };
         node.incarnations[partition] = Some(incarnation);
         let shadow = &mut node.shadows[partition];
+        // What is on record as damaged is not held any more.
+        let is_noted = |batch: &Batch| log.damage().iter().any(|damage| damage.range.contains(batch.base));
+        let rotten = rotten.filter(|batch| !is_noted(batch));
         shadow.refresh(&log, rotten).map_err(|error| format!("node {index}: {error}"))?;
         let positions = log.positions();
         if let Role::Leader { isr, over: true, .. } = &role

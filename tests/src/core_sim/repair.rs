@@ -5,7 +5,7 @@ use bytes::Bytes;
 use highwater_log::ReadLimits;
 use highwater_protocol::fetch::{FetchPartition, Requester, TopicRef};
 use highwater_replica::{Refill, RepairError};
-use highwater_types::{ErrorCode, LeaderEpoch, Offset};
+use highwater_types::{LeaderEpoch, Offset};
 
 use super::cluster::Cluster;
 use super::network::{Body, Message};
@@ -68,7 +68,7 @@ impl Cluster {
                 let body = Body::Records { from, records: read.records };
                 self.send(Message { partition, from: node, to: asked.0, serial: asked.1, body });
             }
-            Err(error) => leads.damaged |= error.code() == ErrorCode::DataLoss,
+            Err(error) => leads.read_failed(&error),
         }
     }
 
@@ -100,6 +100,9 @@ impl Cluster {
         let step = self.step;
         self.trace.note(|| format!("{step} p{partition} n{node} repairs {range}: {repaired:?}"));
         self.repairs += u64::from(repaired.is_ok());
+        if repaired.is_ok() {
+            self.has_repaired(node, partition, range);
+        }
         if let Some(cut) = cut {
             self.absorb(node, partition, cut);
         }

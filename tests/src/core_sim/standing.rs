@@ -250,8 +250,9 @@ impl Cluster {
             let since = self.millis;
             let (retired, absent) = (BTreeSet::new(), BTreeSet::new());
             let (parked, waiting) = (Vec::new(), Vec::new());
-            let damaged = false;
-            let leads = Leads { replica, serial, since, record, damaged, retired, absent, parked, waiting };
+            let (damaged, rot) = (false, None);
+            let leads =
+                Leads { replica, serial, since, record, damaged, rot, retired, absent, parked, waiting };
             self.nodes[node].led[partition] = Led::Leads(Box::new(leads));
             if let Err(broken) = self.decide(node, partition) {
                 self.broken.get_or_insert(broken);

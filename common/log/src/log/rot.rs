@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use highwater_records::BatchHeader;
+use highwater_types::planted::{PlantedFault, is_planted};
 use highwater_types::{Incarnation, Offset};
 
 use super::Log;
@@ -22,6 +23,7 @@ impl<S: Storage> Log<S> {
     /// # Errors
     /// What the disk says when the damage is noted; either incarnation may be found later.
     pub fn note_rot(&self, segment: Offset, renewed: Option<Incarnation>) -> Result<bool, LogError> {
+        let renewed = renewed.filter(|_| !is_planted(PlantedFault::RotKeepsIncarnation));
         let _writer = self.writer.lock();
         self.usable()?;
         let view = self.view.load_full();
