@@ -14,6 +14,9 @@
  * renames and removals need no watching: what was not flushed is simply not in the shadow. So a way of writing that
  * the shim does not know can only make it lose too much, which a test sees, never too little.
  *
+ * A flush takes POWER_LOSS_FLUSH_MS milliseconds before it has any effect, as on a disk: what is acknowledged meanwhile and
+ * was not to be is then lost for certain.
+ *
  * Flushing twice at once, from threads or processes, is in order: file locks on the shadow serialise it. A copy that
  * a kill interrupts leaves a mixture of the old and the new bytes, as a real disk may. The shadow is the stable
  * storage of the test, so the real fsync is not called. A failure of the shim itself aborts the program.
@@ -30,11 +33,13 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 static char root[PATH_MAX];
 static size_t root_len; /* 0: the shim is not in use */
 static char shadow[PATH_MAX];
+static struct timespec flush_time;
 
 static void check(int ok, const char *what) {
     if (!ok) {
@@ -61,6 +66,9 @@ __attribute__((constructor)) static void start(void) {
     strcpy(root, r);
     strcpy(shadow, s);
     root_len = strlen(root);
+    const char *millis = getenv("POWER_LOSS_FLUSH_MS");
+    long ms = millis ? strtol(millis, NULL, 10) : 0;
+    flush_time = (struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
     char mark[PATH_MAX];
     in_shadow(mark, "loaded", (uintmax_t)getpid());
     close(open_checked(AT_FDCWD, mark, O_WRONLY | O_CREAT));
@@ -150,6 +158,7 @@ static int flush(int fd, long number) {
     struct stat st;
     if (!tracked(fd) || fstat(fd, &st) != 0)
         return (int)syscall(number, fd);
+    nanosleep(&flush_time, NULL);
     if (S_ISDIR(st.st_mode))
         flush_dir(fd, st.st_ino);
     else if (S_ISREG(st.st_mode))

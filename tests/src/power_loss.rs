@@ -22,6 +22,9 @@ use crate::programs;
 /// Kernels write a file back in pages of this many bytes.
 const PAGE: usize = 4096;
 
+/// How long a flush takes, in milliseconds: long enough that records are always on their way to the disk when the power goes.
+const FLUSH_MS: &str = "20";
+
 /// What becomes of that which was not flushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unflushed {
@@ -70,6 +73,7 @@ impl PowerLoss {
             ("LD_PRELOAD".into(), programs::power_loss_shim().into()),
             ("POWER_LOSS_ROOT".into(), self.root.clone().into()),
             ("POWER_LOSS_SHADOW".into(), self.shadow.clone().into()),
+            ("POWER_LOSS_FLUSH_MS".into(), FLUSH_MS.into()),
             ("HIGHWATER_BOOT_ID".into(), self.boot_id.to_string().into()),
         ]
     }

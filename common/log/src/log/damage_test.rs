@@ -337,7 +337,7 @@ fn base(name: &str) -> Option<i64> {
     name.strip_suffix(".log").map(|base| base.parse().unwrap())
 }
 
-fn remove_segment<D: TestDisk>(disk: &D, base: i64, with_indexes: bool) {
+pub(super) fn remove_segment<D: TestDisk>(disk: &D, base: i64, with_indexes: bool) {
     for extension in ["log", "index", "timeindex"].into_iter().take(if with_indexes { 3 } else { 1 }) {
         disk.storage().remove_file(&file(disk, &format!("{base:020}.{extension}"))).unwrap();
     }

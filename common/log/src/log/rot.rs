@@ -28,7 +28,7 @@ impl<S: Storage> Log<S> {
         self.usable()?;
         let view = self.view.load_full();
         let Some(met) = view.segments().find(|met| met.base() == segment) else { return Ok(false) };
-        let next_base = view.next_base(segment).unwrap_or(view.log_end);
+        let next_base = end_of(&view, segment);
         let rotten = rotten_in(&view, met, next_base).unwrap_or_else(|error| {
             tracing::warn!(partition = %self.partition, %segment, %error, "could not read a segment in which readers met damage");
             Vec::new()
@@ -52,6 +52,14 @@ impl<S: Storage> Log<S> {
         );
         Ok(true)
     }
+}
+
+/// Where the offsets of a segment end: at the next one, or at what is known to be missing between the two.
+fn end_of<S: Storage>(view: &View<S>, segment: Offset) -> Offset {
+    let next_base = view.next_base(segment).unwrap_or(view.log_end);
+    let missing = view.damage.iter().filter(|known| known.bytes.is_none());
+    let missing = missing.map(|known| known.damage.range.start).filter(|start| *start > segment);
+    missing.fold(next_base, Offset::min)
 }
 
 /// Bytes at which no good batch of the segment begins.

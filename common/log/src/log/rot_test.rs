@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use highwater_types::Offset;
 
-use super::damage_test::segmented;
+use super::damage_test::{remove_segment, segmented};
 use super::fixture_test::{
     NOW, TestDisk, all, e, inc, kill, lead, o, on_both_disks, options, read_all, small_config, try_open,
 };
@@ -14,6 +14,7 @@ on_both_disks!(
     rot_that_a_reader_met_is_on_record_under_a_new_incarnation_until_it_is_repaired,
     a_part_of_what_rotted_does_not_fit_in_its_place,
     rot_beside_known_damage_does_not_overlap_it,
+    rot_in_front_of_a_missing_segment_does_not_reach_into_it,
     a_garbled_header_is_rot_up_to_the_next_good_batch,
     rot_in_the_active_segment_is_noted_and_appends_go_on_behind_it,
     rot_at_the_very_end_is_a_lost_tail_after_a_restart,
@@ -91,6 +92,21 @@ fn rot_beside_known_damage_does_not_overlap_it<D: TestDisk>() {
         repair(&log, lost.range, &bytes);
     }
     assert_eq!(read_all(&log, o(0)), bytes);
+}
+
+fn rot_in_front_of_a_missing_segment_does_not_reach_into_it<D: TestDisk>() {
+    let disk = D::new();
+    let (log, bytes) = segmented(&disk);
+    kill(log);
+    remove_segment(&disk, 24, true);
+    let (log, _) = reopen(&disk);
+    assert_eq!(damage(&log), [(o(24), o(36))]);
+    rots(&disk, &[5], 70);
+    assert!(log.note_rot(o(12), Some(inc(7))).unwrap());
+    assert_eq!(damage(&log), [(o(22), o(24)), (o(24), o(36))]);
+    repair(&log, OffsetRange::new(o(22), o(24)), &bytes);
+    repair(&log, OffsetRange::new(o(24), o(36)), &bytes);
+    assert_eq!((read_all(&log, o(0)), damage(&log)), (bytes, vec![]));
 }
 
 fn a_garbled_header_is_rot_up_to_the_next_good_batch<D: TestDisk>() {
