@@ -161,6 +161,8 @@ impl Cluster {
     fn old_disk(&mut self, node: usize) {
         let starts = self.nodes[node].starts;
         match self.nodes[node].copy.take() {
+            // What rots in a copy nobody would know of once the disk itself is repaired.
+            None if self.rotten.iter().flatten().any(|(rots, _)| *rots == node) => {}
             None => {
                 let seed = self.random.next_u64();
                 self.nodes[node].copy = Some((starts, self.nodes[node].disk.copy(seed)));
