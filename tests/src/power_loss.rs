@@ -12,6 +12,7 @@ use std::io;
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -21,9 +22,6 @@ use crate::programs;
 
 /// Kernels write a file back in pages of this many bytes.
 const PAGE: usize = 4096;
-
-/// How long a flush takes, in milliseconds: long enough that records are always on their way to the disk when the power goes.
-const FLUSH_MS: &str = "20";
 
 /// What becomes of that which was not flushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +39,7 @@ pub struct PowerLoss {
     root: PathBuf,
     shadow: PathBuf,
     boot_id: Uuid,
+    flush: Duration,
 }
 
 /// A name in a directory: the inode behind it, and whether that is a directory.
@@ -60,9 +59,16 @@ impl PowerLoss {
     pub fn watch(root: &Path) -> io::Result<Self> {
         let root = root.canonicalize()?;
         let shadow = beside(&root, "shadow");
-        let watched = Self { root, shadow, boot_id: Uuid::new_v4() };
+        let watched = Self { root, shadow, boot_id: Uuid::new_v4(), flush: Duration::ZERO };
         watched.remember_everything()?;
         Ok(watched)
+    }
+
+    /// A flush takes so long: then records are on their way to the disk whenever the power goes.
+    #[must_use]
+    pub const fn flushing_in(mut self, flush: Duration) -> Self {
+        self.flush = flush;
+        self
     }
 
     /// What to set in the environment of each program that works on the directory. The boot id changes by each strike,
@@ -73,7 +79,7 @@ impl PowerLoss {
             ("LD_PRELOAD".into(), programs::power_loss_shim().into()),
             ("POWER_LOSS_ROOT".into(), self.root.clone().into()),
             ("POWER_LOSS_SHADOW".into(), self.shadow.clone().into()),
-            ("POWER_LOSS_FLUSH_MS".into(), FLUSH_MS.into()),
+            ("POWER_LOSS_FLUSH_MS".into(), self.flush.as_millis().to_string().into()),
             ("HIGHWATER_BOOT_ID".into(), self.boot_id.to_string().into()),
         ]
     }
