@@ -98,7 +98,7 @@ pub(super) struct Faults {
     stopped_with_store: u32,
     started_again: u32,
     began: Instant,
-    diary: Vec<String>,
+    diary: Vec<(Duration, String)>,
     problems: Vec<String>,
 }
 
@@ -167,13 +167,20 @@ impl Faults {
         self.began
     }
 
+    /// What was done from one moment to another.
+    pub(super) fn diary(&self, span: std::ops::Range<Duration>) -> String {
+        let lines = self.diary.iter().filter(|(at, _)| span.contains(at));
+        let lines: Vec<_> = lines.map(|(at, what)| format!("{:>7.3} s: {what}", at.as_secs_f64())).collect();
+        lines.join("\n")
+    }
+
     /// What no fault explains.
     pub(super) fn problems(&self) -> &[String] {
         &self.problems
     }
 
     fn note(&mut self, what: String) {
-        self.diary.push(format!("{:>7.3} s: {what}", self.began.elapsed().as_secs_f64()));
+        self.diary.push((self.began.elapsed(), what));
     }
 
     fn millis(&mut self, range: std::ops::Range<u64>) -> Duration {
@@ -381,7 +388,7 @@ impl Drop for Faults {
             let place = self.cluster.keep();
             eprintln!(
                 "{}\ndata and output of all programs are kept in {}",
-                self.diary.join("\n"),
+                self.diary(Duration::ZERO..Duration::MAX),
                 place.display()
             );
         }

@@ -40,6 +40,8 @@ const PARTITIONS: i32 = 2;
 const TOPICS: [(&str, &str, &str); 2] = [("flushed", "fsync", "2"), ("cached", "page-cache", "1")];
 /// How long a cluster without faults may take to be whole again.
 const HEALED_WITHIN: Duration = Duration::from_secs(60);
+/// Faults that began so long before a gap can have to do with it.
+const BEFORE_A_GAP: Duration = Duration::from_secs(8);
 /// What has to be acknowledged in every partition then.
 const ENOUGH: u64 = 20;
 
@@ -56,6 +58,8 @@ pub struct Report {
     reads: u64,
     longest_gap: Duration,
     gap_ended: Duration,
+    /// What was done shortly before and in the longest gap.
+    gap_diary: String,
     healed_after: Duration,
 }
 
@@ -70,7 +74,8 @@ impl fmt::Display for Report {
              acknowledged for {longest_gap:.3?} at most, until {gap_ended:.3?}; every partition acknowledged again {healed_after:.3?} after the \
              last fault"
         )?;
-        write!(f, "{}", self.complaints)
+        writeln!(f, "{}", self.complaints)?;
+        write!(f, "around the longest time without an acknowledgement:\n{}", self.gap_diary)
     }
 }
 
@@ -97,6 +102,8 @@ pub async fn run(etcd: Option<&Etcd>, seed: u64, span: Duration) -> Report {
     violations.extend(told.history.violations());
     violations.extend_from_slice(faults.problems());
     let (longest_gap, gap_ended) = told.longest_gap();
+    let gap_ended = gap_ended.saturating_duration_since(faults.began());
+    let gap_diary = faults.diary(gap_ended.saturating_sub(longest_gap + BEFORE_A_GAP)..gap_ended);
     let report = Report {
         seed,
         span,
@@ -107,7 +114,8 @@ pub async fn run(etcd: Option<&Etcd>, seed: u64, span: Duration) -> Report {
         refused: told.history.refused(),
         reads: told.history.reads(),
         longest_gap,
-        gap_ended: gap_ended.saturating_duration_since(faults.began()),
+        gap_ended,
+        gap_diary,
         healed_after,
     };
     assert!(violations.is_empty(), "{report}\n{} violations:\n{}", violations.len(), violations.join("\n"));
