@@ -92,13 +92,17 @@ fn print(elected: &Elected, output: OutputFormat, out: &mut dyn Write) -> Result
     let epoch = elected.leader_epoch.map_or_else(|| "?".to_owned(), |epoch| epoch.to_string());
     writeln!(out, "{}: node {} leads in epoch {epoch}", elected.partition, elected.leader)?;
     if let Some(lost) = &elected.lost {
-        let nodes: Vec<_> = lost.passed_over.iter().map(ToString::to_string).collect();
+        let others = lost.passed_over.iter().filter(|node| **node != elected.leader);
+        let nodes: Vec<_> = others.map(ToString::to_string).collect();
+        let who = if nodes.is_empty() {
+            format!("node {} itself had before", elected.leader)
+        } else {
+            format!("nodes {} had", nodes.join(", "))
+        };
         writeln!(
             out,
-            "{}: what nodes {} held from offset {} on is lost; `topics describe` tells how much, once they are back",
-            elected.partition,
-            nodes.join(", "),
-            lost.from_offset
+            "{}: what {who} from offset {} on, if anything, is lost; `topics describe` tells how much, once they are back",
+            elected.partition, lost.from_offset
         )?;
     }
     Ok(())

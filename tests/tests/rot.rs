@@ -16,17 +16,22 @@ const RECORDS: i64 = 20;
 const RECORD_BYTES: usize = 1000;
 const PROGRAMS: [Program; 2] = [Program::LeaderSvc, Program::FollowerAgent];
 
-/// Two nodes, and a topic of which these hold `RECORDS` records, each a batch of its own, in one segment.
-async fn filled(replicas: &[i32]) -> Cluster {
-    let cluster = Plan::new().node(1).node(2).start().await;
+/// These nodes, and a topic of which `replicas` hold `RECORDS` records, each a batch of its own, in one segment.
+async fn filled_among(nodes: &[i32], replicas: &[i32], min_isr: &str) -> Cluster {
+    let cluster = nodes.iter().fold(Plan::new(), |plan, node| plan.node(*node)).start().await;
     let leader = Calls::of(cluster.leader(1));
-    leader.until_nodes(2).await;
-    leader.create_topic("t", 1, replicas, &[]).await;
+    leader.until_nodes(nodes.len()).await;
+    leader.create_topic("t", 1, replicas, &[("min.insync.replicas", min_isr)]).await;
     leader.until_in_sync("t", replicas.len() - 1).await;
     for offset in 0..RECORDS {
         assert_eq!(leader.append("t", 0, batch(1, RECORD_BYTES)).await, offset);
     }
     cluster
+}
+
+/// The same with two nodes.
+async fn filled(replicas: &[i32]) -> Cluster {
+    filled_among(&[1, 2], replicas, "1").await
 }
 
 fn directory(cluster: &Cluster, node: i32) -> PathBuf {
@@ -45,12 +50,12 @@ fn rot(cluster: &Cluster, node: i32, offset: usize, byte: usize) {
     log_files::flip(&segments[0], offset * batch(1, RECORD_BYTES).len() + byte);
 }
 
-/// Waits until both logs are the same, whole, and all records are read from a leader.
-async fn is_whole_on_both(cluster: &Cluster) {
+/// Waits until all records are read from a leader, and the logs are the same and whole.
+async fn is_whole_on(cluster: &Cluster, nodes: &[i32]) {
     for offset in 0..RECORDS {
         wait::until(&format!("offset {offset} to be served"), wait::SOON, async || {
-            for node in [1, 2] {
-                let fetched = Calls::of(cluster.leader(node)).fetch_one("t", 0, offset).await;
+            for node in nodes {
+                let fetched = Calls::of(cluster.leader(*node)).fetch_one("t", 0, offset).await;
                 if fetched.error.is_none() && shape(&fetched.records).first().is_some_and(|b| b.0 == offset) {
                     return Some(());
                 }
@@ -60,12 +65,13 @@ async fn is_whole_on_both(cluster: &Cluster) {
         .await;
     }
     wait::until("the logs to be identical", wait::SOON, async || {
-        let [one, two] = [1, 2].map(|node| LogBytes::read(&directory(cluster, node)).bytes);
-        (one == two).then_some(())
+        let logs: Vec<_> =
+            nodes.iter().map(|node| LogBytes::read(&directory(cluster, *node)).bytes).collect();
+        logs.iter().all(|log| *log == logs[0]).then_some(())
     })
     .await;
-    for node in [1, 2] {
-        let (good, findings) = log_dump::verify(&directory(cluster, node));
+    for node in nodes {
+        let (good, findings) = log_dump::verify(&directory(cluster, *node));
         assert!(good, "node {node}: {findings:?}");
     }
 }
@@ -85,7 +91,7 @@ async fn a_flipped_byte_in_what_was_written_just_before_a_kill_is_read_again() {
         for (node, program) in [1, 2].into_iter().flat_map(|node| PROGRAMS.map(|program| (node, program))) {
             cluster.start_and_wait((node, program)).await;
         }
-        is_whole_on_both(&cluster).await;
+        is_whole_on(&cluster, &[1, 2]).await;
         let said: String = PROGRAMS.map(|program| cluster.server((rotten, program)).output()).concat();
         let damage = format!("offsets [{offset}, {})", offset + 1);
         assert!(said.contains(&damage), "node {rotten}, byte {byte} of {offset}: {said}");
@@ -101,7 +107,7 @@ async fn a_leader_whose_active_segment_rots_hands_over_and_reads_it_again() {
         let leader = Calls::of(cluster.leader(1));
         let met = leader.fetch_one("t", 0, 7).await.error;
         assert_eq!(code(met.as_ref()), Some(v1::ErrorCode::DataLoss), "byte {byte}: {met:?}");
-        is_whole_on_both(&cluster).await;
+        is_whole_on(&cluster, &[1, 2]).await;
         assert!(cluster.leader(1).output().contains("its own log is damaged"), "byte {byte}");
         Calls::of(cluster.leader(2)).until_in_sync("t", 1).await;
     }
@@ -144,4 +150,32 @@ async fn met_on(cluster: &Cluster, node: i32, offset: i64) -> Option<v1::ErrorCo
         None
     })
     .await
+}
+
+/// Each replica lacks what the two others have. A leader that hands over to one that lacks a record itself, and has said so, leaves
+/// a partition that nobody may lead.
+#[tokio::test(flavor = "multi_thread")]
+async fn three_replicas_that_rot_in_different_places_make_each_other_whole() {
+    const NODES: [i32; 3] = [1, 2, 3];
+    let cluster = filled_among(&NODES, &NODES, "2").await;
+    for follower in [2, 3] {
+        Calls::of(cluster.agent(follower)).until_followed_to("t", 1, RECORDS).await;
+    }
+    for (node, offset) in NODES.into_iter().zip([5, 10, 15]) {
+        rot(&cluster, node, offset, VALUE);
+    }
+    // As fast as a reader can: it meets the second rotten record before the first replica is in sync again.
+    wait::until("a reader to get everything", 2 * wait::SOON, async || {
+        let read = run_json(&cluster, &["consume", "t"]).await;
+        (read.status.success() && read.json().len() == usize::try_from(RECORDS).unwrap()).then_some(())
+    })
+    .await;
+    is_whole_on(&cluster, &NODES).await;
+    let said: String = NODES.map(|node| cluster.leader(node).output()).concat();
+    assert!(said.contains("its own log is damaged"), "{said}");
+    wait::until("all to be in sync", wait::SOON, async || {
+        let topic = Calls::of(cluster.leader(1)).topic("t").await?;
+        (topic.partitions.first()?.isr.len() == NODES.len()).then_some(())
+    })
+    .await;
 }

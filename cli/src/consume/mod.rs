@@ -76,7 +76,11 @@ async fn read(
     let consumer = Consumer::start(client, &args.topic, chosen, args.from.0, ConsumerConfig::default()).await;
     let mut consumer = consumer.map_err(failed)?;
     let mut printer = Printer::new(args.output.output, args.max_records, args.follow);
-    printer.ends.extend(consumer.partitions().iter().map(|partition| (partition.clone(), None)));
+    for partition in consumer.partitions() {
+        // A leader that has just begun may tell a reader of less than is committed, but says so when asked for the end.
+        let end = if args.follow { None } else { Some(client.end_offset(partition).await.map_err(failed)?) };
+        printer.ends.insert(partition.clone(), end);
+    }
     while !printer.is_done() {
         match consumer.poll().await {
             Ok(polled) => printer.print(&polled, out)?,

@@ -254,7 +254,9 @@ pub(super) fn print_detail(topic: &TopicDetail, out: &mut dyn Write) -> io::Resu
         if !withdrawn.is_empty() {
             writeln!(
                 out,
-                "partition {partition}: of the in-sync set {} cannot lead, because their replicas may lack acknowledged records",
+                "partition {partition}: of the in-sync set {} cannot lead, because their replicas may lack acknowledged \
+                 records, or are damaged. If nobody leads and the others do not come back, `highwater lag` shows whose log ends last, \
+                 and `highwater elect --unclean --node NODE` lets one lead: what it lacks is lost",
                 nodes(withdrawn)
             )?;
         }

@@ -23,8 +23,8 @@ pub(crate) enum FileKind {
 /// What a file is that stands beside a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OtherKind {
-    /// Left by us: bytes that a cut kept (`%020d.cut`), or a file whose writing was interrupted (`.tmp`): a checkpoint, or a
-    /// segment that was being repaired.
+    /// Left by us: bytes that a cut kept (`%020d.cut`), or a file whose writing was interrupted (`.tmp`): a checkpoint, a
+    /// snapshot of producers, or a segment that was being repaired.
     LeftOver,
     /// Left by Kafka's cleaner, or by its deletion of segments.
     KafkaLeftOver,
@@ -56,7 +56,7 @@ pub(crate) fn file_kind(name: &str) -> FileKind {
         (Some(base), LOG) => FileKind::Log(base),
         (Some(base), OFFSET_INDEX) => FileKind::Index(base, IndexKind::Offset),
         (Some(base), TIME_INDEX) => FileKind::Index(base, IndexKind::Time),
-        (Some(_), "log.tmp") => FileKind::Other(OtherKind::LeftOver),
+        (Some(_), "log.tmp" | "snapshot.tmp") => FileKind::Other(OtherKind::LeftOver),
         (Some(_), cut) if cut == CUT || cut.starts_with("cut.") => FileKind::Other(OtherKind::LeftOver),
         (Some(_), SNAPSHOT | "txnindex") => FileKind::Other(OtherKind::KafkaState),
         _ if [".deleted", ".cleaned", ".swap"].iter().any(|suffix| name.ends_with(suffix)) => {
@@ -132,6 +132,7 @@ mod tests {
             ("checkpoint", FileKind::Checkpoint),
             ("checkpoint.tmp", FileKind::Other(OtherKind::LeftOver)),
             ("00000000000000170210.log.tmp", FileKind::Other(OtherKind::LeftOver)),
+            ("00000000000000170210.snapshot.tmp", FileKind::Other(OtherKind::LeftOver)),
             ("00000000000000170210.cut", FileKind::Other(OtherKind::LeftOver)),
             ("00000000000000170210.cut.3", FileKind::Other(OtherKind::LeftOver)),
             ("00000000000000170210.snapshot", FileKind::Other(OtherKind::KafkaState)),

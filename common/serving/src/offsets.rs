@@ -1,7 +1,8 @@
 //! ListOffsets and OffsetsForLeaderEpoch: where a log starts and ends, where a time or an epoch lies in it.
 //!
 //! What must hold: the epoch is checked before the leadership (S18); an end that a consumer is told is the high watermark,
-//! one that a follower is told the log end (S35); only the leader says where epochs end, because only its log is the one
+//! one that a follower is told the log end (S35); a leader whose
+//! high watermark has not reached the beginning of its leadership tells no consumer an end (KIP-207); only the leader says where epochs end, because only its log is the one
 //! to be cut against (S41). Deliberately absent: the wire messages, which the caller decodes.
 
 use std::sync::Arc;
@@ -85,6 +86,21 @@ fn checked_facts<Q>(
     Ok(facts)
 }
 
+/// Where what is committed ends. A leader that has just begun may know of less than its predecessors had told (KIP-207).
+fn known_end(facts: &ReplicaFacts) -> Result<Offset, ReplicationError> {
+    let start = facts.epochs.latest().filter(|latest| facts.is_leader && latest.epoch == facts.leader_epoch);
+    let (end, start) = (facts.high_watermark.min(facts.positions.log_end), start.map(|latest| latest.start));
+    match start.filter(|start| end < *start) {
+        None => Ok(end),
+        Some(start) => Err(ReplicationError::new(
+            ErrorCode::LeaderNotAvailable,
+            format!(
+                "the leader does not know yet how much of its log up to {start} is committed; it knows up to {end}"
+            ),
+        )),
+    }
+}
+
 fn find_offset(
     replica: &dyn HostedReplica,
     is_follower: bool,
@@ -100,6 +116,7 @@ fn find_offset(
     };
     match asked.query {
         OffsetQuery::Earliest => Ok(at(facts.positions.log_start)),
+        OffsetQuery::Latest if !is_follower => known_end(&facts).map(at),
         OffsetQuery::Latest => Ok(at(end)),
         OffsetQuery::AtOrAfter(time) => {
             let hit = replica.offset_for_timestamp(time, end).map_err(|e| read_failed(&e))?;
@@ -109,5 +126,35 @@ fn find_offset(
                 leader_epoch: hit.epoch,
             }))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use highwater_types::LeaderEpoch;
+
+    use super::*;
+    use crate::test_replica::{TestReplica, offset};
+
+    fn facts(high_watermark: i64, began_at: i64) -> ReplicaFacts {
+        let mut facts = TestReplica::new("t", 0).facts().unwrap();
+        facts.positions.log_end = offset(30);
+        facts.high_watermark = offset(high_watermark);
+        facts.leader_epoch = LeaderEpoch::new(3).unwrap();
+        let mut epochs = (*facts.epochs).clone();
+        assert!(epochs.assign(facts.leader_epoch, offset(began_at)));
+        facts.epochs = Arc::new(epochs);
+        facts
+    }
+
+    #[test]
+    fn the_end_is_not_told_before_the_leadership_knows_as_much_as_those_before_it() {
+        let early = known_end(&facts(10, 20)).unwrap_err();
+        assert_eq!(early.code, ErrorCode::LeaderNotAvailable);
+        assert!(early.message.contains("up to 20") && early.message.contains("up to 10"), "{early}");
+        assert_eq!(known_end(&facts(20, 20)), Ok(offset(20)));
+        assert_eq!(known_end(&facts(25, 20)), Ok(offset(25)));
+        let follower = ReplicaFacts { is_leader: false, ..facts(10, 20) };
+        assert_eq!(known_end(&follower), Ok(offset(10)), "it tells what it has heard");
     }
 }

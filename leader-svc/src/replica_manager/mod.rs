@@ -63,6 +63,9 @@ const LOOK_PAUSE: Duration = Duration::from_millis(5);
 /// How often followers whose agents refuse connections are looked at again: one may have been back for a moment, unseen.
 const GONE_AGAIN_EVERY: Duration = Duration::from_secs(1);
 
+/// How often a leader whose log is damaged looks whether somebody can take over.
+const DAMAGED_AGAIN: Duration = Duration::from_secs(1);
+
 /// What the manager does about a partition just now.
 #[derive(Debug)]
 enum Slot {
@@ -212,7 +215,9 @@ impl ReplicaManager {
                 if self.damaged.contains_key(&id) && self.leave_if_damaged(id, &partition) {
                     return None;
                 }
-                return self.move_on(id, &partition);
+                let again =
+                    (self.damaged.get(&id) == Some(&Damaged::Met)).then(|| Instant::now() + DAMAGED_AGAIN);
+                return [self.move_on(id, &partition), again].into_iter().flatten().min();
             }
             Some(Slot::Standing | Slot::Closing) => return None,
             Some(Slot::Paused { .. } | Slot::WaitsItsTurn { .. }) | None => {}

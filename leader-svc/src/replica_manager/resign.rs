@@ -72,7 +72,7 @@ impl ReplicaManager {
     /// Gives one leadership up, and closes its log; one that nobody else can take is led to the end.
     pub(super) fn resign(&mut self, id: TopicIdPartition, partition: Arc<LedPartition>) {
         let Some(until) = self.resigning.until else { return };
-        let Some(successor) = self.shared.successor(&partition.record()) else { return };
+        let Some(successor) = self.shared.best_successor(&partition) else { return };
         self.slots.insert(id, Slot::Closing);
         let (shared, turns) = (Arc::clone(&self.shared), Arc::clone(&self.resigning.turns));
         let counted = shared.resigning.token();
@@ -116,7 +116,8 @@ impl ReplicaManager {
     /// Who stays and is alone in sync puts the damage on record. Answers whether it leaves.
     pub(super) fn leave_if_damaged(&mut self, id: TopicIdPartition, partition: &Arc<LedPartition>) -> bool {
         let met = self.damaged.get(&id) == Some(&Damaged::Met);
-        let Some(successor) = self.shared.successor(&partition.record()).filter(|_| met) else {
+        // Else two that are damaged in different places would hand over to one another until nobody may lead.
+        let Some(successor) = self.shared.proven_successor(partition).filter(|_| met) else {
             let partition = Arc::clone(partition);
             self.tasks.spawn(async move {
                 partition.note_rot_alone().await;
@@ -137,7 +138,7 @@ impl ReplicaManager {
     /// Gives a leadership up that its disk ended: to who can take it, then its log, so that it can be opened anew.
     pub(super) fn give_up(&mut self, id: TopicIdPartition, partition: Arc<LedPartition>) {
         self.slots.insert(id, Slot::Closing);
-        let (stop, successor) = (self.shared.stop.clone(), self.shared.successor(&partition.record()));
+        let (stop, successor) = (self.shared.stop.clone(), self.shared.best_successor(&partition));
         self.tasks.spawn(async move {
             let seen = partition.record().partition_epoch;
             if let Some(successor) = successor {

@@ -41,6 +41,19 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Who is to lead in the place of this leadership: somebody who has followed it, so that it is known that the in-sync set
+    /// names what its disk holds now.
+    pub(super) fn proven_successor(&self, partition: &LedPartition) -> Option<NodeId> {
+        let peers = self.peers.borrow();
+        let replica = partition.replica();
+        successor(&partition.record(), |other| peers.is_up(other) && replica.is_followed_by(other))
+    }
+
+    /// The same; where nobody has, a member that lives.
+    pub(super) fn best_successor(&self, partition: &LedPartition) -> Option<NodeId> {
+        self.proven_successor(partition).or_else(|| self.successor(&partition.record()))
+    }
+
     /// Who is to lead when this node does not lead on; `None`: nobody else can.
     pub(super) fn successor(&self, record: &PartitionRecord) -> Option<NodeId> {
         let peers = self.peers.borrow();

@@ -18,7 +18,10 @@ impl Cluster {
         let Some(leads) = self.nodes[node].leads(partition) else { return };
         let record = leads.record.clone();
         let alive = |id: NodeId| self.nodes[index_of(id)].leader_svc.is_up();
-        let Some(successor) = successor(&record, alive) else { return };
+        let is_proven = |id: NodeId| alive(id) && leads.replica.is_followed_by(id);
+        let best =
+            successor(&record, is_proven).or_else(|| successor(&record, alive).filter(|_| !leads.damaged));
+        let Some(successor) = best else { return };
         self.hand_over_to(node, partition, &record, successor);
     }
 

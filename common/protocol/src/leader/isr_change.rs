@@ -114,11 +114,15 @@ impl LeaderPartition {
         !progress.is_caught_up(self.log_end, now, self.config.replica_lag_time_max)
     }
 
-    /// Takes out members that replicate no more, while what stays is as many as `min.insync.replicas` asks for.
+    /// Takes out members that replicate no more, or whose incarnation was replaced, as on damage, while what stays is as many as `min.insync.replicas` asks for.
     fn leave_out_the_lost(&self, isr: &mut Vec<IsrMember>) {
         let needed = self.effective_min_isr();
-        let is_lost =
-            |m: &IsrMember| self.followers.get(&m.node).is_some_and(FollowerProgress::replicates_no_more);
+        let is_lost = |member: &IsrMember| {
+            self.followers.get(&member.node).is_some_and(|progress| {
+                progress.replicates_no_more()
+                    || progress.incarnation().is_some_and(|own| own != member.incarnation)
+            })
+        };
         while isr.len() > needed
             && let Some(index) = isr.iter().position(is_lost)
         {

@@ -221,6 +221,17 @@ impl LeaderPartition {
         self.isr.maximal().all(|member| member.node == self.node)
     }
 
+    /// Whether `node` is in sync and has fetched in this leadership, under the incarnation that the in-sync set names: as far as
+    /// anybody knows it can lead.
+    #[must_use]
+    pub fn is_followed_by(&self, node: NodeId) -> bool {
+        let member = self.isr.committed().iter().find(|member| member.node == node);
+        let progress = self.followers.get(&node);
+        member
+            .zip(progress)
+            .is_some_and(|(member, progress)| progress.acknowledged_as(member.incarnation).is_some())
+    }
+
     /// The version of the newest record seen.
     #[must_use]
     pub const fn partition_epoch(&self) -> PartitionEpoch {

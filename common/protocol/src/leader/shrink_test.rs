@@ -388,6 +388,24 @@ fn who_says_that_its_replica_failed_leaves_at_once_acknowledges_nothing_and_come
 }
 
 #[test]
+fn an_incarnation_that_was_replaced_leaves_at_once_and_the_new_one_joins_when_it_is_whole() {
+    let mut leader = in_sync(config());
+    assert!(leader.is_followed_by(node(3)));
+    let renewed = |from, held| FetchPartition {
+        incarnation: Some(incarnation(31)),
+        acknowledged_offset: Some(offset(held)),
+        ..fetch_of(3, from)
+    };
+    send(&mut leader, 3, &renewed(100, 60), 20).unwrap();
+    assert_eq!(proposals(&mut leader), [proposal(3, &without_3())], "it repairs what it lost");
+    assert!(!leader.is_followed_by(node(3)), "it cannot lead by the set that names the old one");
+    leader.on_record(&record(&[1, 2, 3], &without_3(), 7, 4), millis(21));
+    send(&mut leader, 3, &renewed(100, 100), 22).unwrap();
+    let joined = [without_3(), vec![IsrMember { node: node(3), incarnation: incarnation(31) }]].concat();
+    assert_eq!(proposals(&mut leader), [proposal(4, &joined)]);
+}
+
+#[test]
 fn news_of_a_failure_that_a_later_fetch_overtook_or_of_another_leadership_is_none() {
     let mut leader = in_sync(config());
     let order = |number| Some(RequestOrder { start: 1, number });

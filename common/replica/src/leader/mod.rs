@@ -244,6 +244,11 @@ impl<S: Storage> LeaderReplica<S> {
         self.core.lock().on_config(config, now);
     }
 
+    /// As [`LeaderPartition::is_followed_by`](highwater_protocol::leader::LeaderPartition::is_followed_by).
+    pub fn is_followed_by(&self, node: NodeId) -> bool {
+        self.core.lock().is_followed_by(node)
+    }
+
     /// A follower's connection closed and its port refuses connections: it leaves the in-sync set at once where that is
     /// allowed (design.md 6.6).
     pub fn on_follower_gone(&self, follower: NodeId, now: MonotonicTime) {
