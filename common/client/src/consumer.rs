@@ -20,7 +20,7 @@ use highwater_types::{
     ErrorCode, Offset, PartitionIndex, TopicId, TopicName, TopicPartition, TopicProperties, WallTime,
 };
 use highwater_wire::fetch::{
-    FetchPartition, FetchRequest, Fetched, TopicRef, decode_response, encode_request,
+    FetchPartition, FetchRequest, Fetched, NO_SESSION, TopicRef, decode_response, encode_request,
 };
 use highwater_wire::limits;
 use highwater_wire::offsets::OffsetQuery;
@@ -275,7 +275,7 @@ impl Reader {
             replica: None,
             repair: false,
             session_id: 0,
-            session_epoch: -1,
+            session_epoch: NO_SESSION,
             max_wait: self.config.max_wait,
             min_bytes: self.config.min_bytes,
             max_bytes: self.config.max_bytes,

@@ -1,6 +1,6 @@
 //! A new leader takes no member out of the in-sync set before `replica.lag.time.max.ms` have passed (S53): until then it cannot
-//! know that a member lags. Here for members that run with the incarnation in the set and were not told to renew it, and of which no news came: a dead, failed or
-//! paused one leaves at once (design.md 6.6).
+//! know that a member lags. Here for members that run with the incarnation in the set and were not told to renew it, and of
+//! which no news came: a dead, failed or paused one leaves at once (design.md 6.6).
 
 use crate::core_sim::{PartitionView, Role};
 
