@@ -34,6 +34,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cluster::{Cluster, NODES};
+use highwater_log::PartitionLocks;
 use highwater_node::DRAIN_BOUND;
 use highwater_telemetry::LogFormat;
 use load::Load;
@@ -52,6 +53,12 @@ const RECONNECTED_WITHIN: Duration = Duration::from_secs(1);
 
 /// From the sign that a leader is gone until another one is on record.
 const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(1);
+
+/// From the order to stop until another leader acknowledges.
+const HANDED_OVER_WITHIN: Duration = Duration::from_millis(200);
+
+/// How long a log is held by somebody else, when its agent starts.
+const HELD_FOR: Duration = Duration::from_millis(40);
 
 /// What a client's keepalive takes to find out that a connection is frozen, and what it then takes to ask elsewhere.
 const KEEPALIVE: Duration = Duration::from_secs(8);
@@ -208,7 +215,7 @@ fn a_leader_cut_off_from_store_and_followers_refuses_writes_within_its_session_t
     println!("written to for {:?}, another one leads after {taken:?}", last.get().saturating_sub(cut));
     // The last fetch that counted was on its way when the link was cut, and the last answer takes its way, too.
     assert!(
-        last.get() <= cut + SESSION_TIMEOUT + ON_ITS_WAY,
+        last.get() <= cut + SESSION_TIMEOUT + cluster::ON_ITS_WAY_MAX * 2,
         "written to for {:?}",
         last.get().saturating_sub(cut)
     );
@@ -259,6 +266,38 @@ fn a_stop_answers_whoever_is_parked_and_hands_over() {
     cluster.heal();
     settled::until_in_sync(&mut cluster);
     settled::check_replicas(&mut cluster);
+}
+
+/// The successor's agent lets its readers go and lends the log; the agent beside the old leader takes the log as soon as it is free.
+#[test]
+fn a_stop_under_load_with_readers_of_followers_holds_acknowledgements_up_for_less_than_a_fifth_of_a_second() {
+    for seed in 40..48 {
+        let (mut cluster, load, leads) = loaded(seed);
+        let told = cluster.elapsed();
+        cluster.stop(&leader(leads));
+        let taken = until_taken_over(&mut cluster, leads, HANDED_OVER_WITHIN);
+        let led = cluster.elapsed();
+        let silence = until_acknowledged(&mut cluster, &load, led, HANDED_OVER_WITHIN - (led - told));
+        println!("seed {seed}: another one leads after {taken:?}, acknowledges {silence:?} later");
+    }
+}
+
+#[test]
+fn a_log_that_the_other_program_held_for_a_moment_is_followed_at_once() {
+    let mut cluster = started(9);
+    let node = other(cluster.leader_of(0).unwrap());
+    let in_sync = |partition| move |cluster: &Cluster| cluster.record(partition).isr.len() == NODES.len();
+    cluster.kill(&agent(node));
+    cluster.until("it has left", RECONNECTED_WITHIN, |cluster| !in_sync(0)(cluster));
+    let id = cluster.record(0).id();
+    let lock = PartitionLocks::open(&cluster.data_dir(node)).unwrap().try_lock(id).unwrap();
+    assert!(lock.is_some(), "nobody holds it");
+    cluster.start(&agent(node));
+    cluster.run_for(HELD_FOR);
+    drop(lock);
+    let free = cluster.until("it is in sync", LAG_MAX, in_sync(0));
+    println!("in sync {free:?} after it was free");
+    assert!(free < millis(100), "it was looked at again too late");
 }
 
 #[test]

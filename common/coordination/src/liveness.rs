@@ -30,7 +30,7 @@ pub struct LivenessObserver {
     watched: Duration,
     /// The last renewal, if nothing failed since.
     unbroken_since: Option<MonotonicTime>,
-    /// The last renewal at all.
+    /// When the last renewal that was made at all was asked for.
     renewed_at: Option<MonotonicTime>,
     seen: BTreeMap<(NodeId, Program), Seen>,
 }
@@ -56,8 +56,8 @@ impl LivenessObserver {
         }
     }
 
-    /// The own renewal was made, and `counters` were read after it.
-    pub fn renewed(&mut self, now: MonotonicTime, counters: &Liveness) {
+    /// The own renewal that was asked for at `asked` was made, and `counters` were read after it; the answer came `now`.
+    pub fn renewed(&mut self, asked: MonotonicTime, now: MonotonicTime, counters: &Liveness) {
         if let Some(last) = self.unbroken_since {
             let gap = now.since(last);
             // A longer gap was a pause of this process or of the store: the others may have been unable to renew too.
@@ -66,7 +66,8 @@ impl LivenessObserver {
             }
         }
         self.unbroken_since = Some(now);
-        self.renewed_at = Some(now);
+        // The others may have seen it before the answer was here.
+        self.renewed_at = Some(asked);
         self.seen.retain(|who, _| counters.contains_key(who));
         for (who, counter) in counters {
             let fresh = Seen { counter: *counter, at: self.watched };
@@ -140,13 +141,13 @@ mod tests {
         let mut observer = LivenessObserver::new(TIMEOUT);
         assert_eq!(state(&observer, 2), ProgramState::NeverSeen);
         for step in 0..6 {
-            observer.renewed(at(step * 500), &counters(&[(1, step), (2, 7)]));
+            observer.renewed(at(step * 500), at(step * 500), &counters(&[(1, step), (2, 7)]));
             assert_eq!(state(&observer, 2), ProgramState::Alive, "step {step}");
         }
-        observer.renewed(at(3_000), &counters(&[(1, 6), (2, 7)]));
+        observer.renewed(at(3_000), at(3_000), &counters(&[(1, 6), (2, 7)]));
         assert_eq!(state(&observer, 2), ProgramState::Expired);
         assert_eq!(state(&observer, 1), ProgramState::Alive);
-        observer.renewed(at(3_500), &counters(&[(1, 7), (2, 8)]));
+        observer.renewed(at(3_500), at(3_500), &counters(&[(1, 7), (2, 8)]));
         assert_eq!(state(&observer, 2), ProgramState::Alive, "it came back");
     }
 
@@ -154,13 +155,13 @@ mod tests {
     fn the_next_expiry_is_that_of_the_longest_silence() {
         let mut observer = LivenessObserver::new(TIMEOUT);
         assert_eq!(observer.next_expiry(), None, "nobody was seen");
-        observer.renewed(at(0), &counters(&[(1, 0), (2, 7), (3, 0)]));
+        observer.renewed(at(0), at(0), &counters(&[(1, 0), (2, 7), (3, 0)]));
         assert_eq!(observer.next_expiry(), Some(TIMEOUT));
         for step in 1..=5 {
-            observer.renewed(at(step * 500), &counters(&[(1, step), (2, 7), (3, step / 2)]));
+            observer.renewed(at(step * 500), at(step * 500), &counters(&[(1, step), (2, 7), (3, step / 2)]));
         }
         assert_eq!(observer.next_expiry(), Some(Duration::from_millis(500)));
-        observer.renewed(at(3_000), &counters(&[(1, 6), (2, 7), (3, 2)]));
+        observer.renewed(at(3_000), at(3_000), &counters(&[(1, 6), (2, 7), (3, 2)]));
         assert_eq!(state(&observer, 2), ProgramState::Expired);
         assert_eq!(observer.next_expiry(), Some(Duration::from_secs(2)), "node 3 is silent since 2 s");
     }
@@ -168,27 +169,27 @@ mod tests {
     #[test]
     fn an_outage_of_the_store_expires_nobody() {
         let mut observer = LivenessObserver::new(TIMEOUT);
-        observer.renewed(at(0), &counters(&[(2, 7)]));
+        observer.renewed(at(0), at(0), &counters(&[(2, 7)]));
         observer.failed();
-        observer.renewed(at(60_000), &counters(&[(2, 7)]));
+        observer.renewed(at(60_000), at(60_000), &counters(&[(2, 7)]));
         assert_eq!(state(&observer, 2), ProgramState::Alive);
-        observer.renewed(at(61_000), &counters(&[(2, 7)]));
+        observer.renewed(at(61_000), at(61_000), &counters(&[(2, 7)]));
         assert_eq!(state(&observer, 2), ProgramState::Alive, "the others get the whole timeout anew");
     }
 
     #[test]
     fn a_pause_of_the_observer_expires_nobody() {
         let mut observer = LivenessObserver::new(TIMEOUT);
-        observer.renewed(at(0), &counters(&[(2, 7)]));
-        observer.renewed(at(600_000), &counters(&[(2, 7)]));
+        observer.renewed(at(0), at(0), &counters(&[(2, 7)]));
+        observer.renewed(at(600_000), at(600_000), &counters(&[(2, 7)]));
         assert_eq!(state(&observer, 2), ProgramState::Alive);
     }
 
     #[test]
-    fn a_session_is_held_for_the_timeout_after_the_last_renewal() {
+    fn a_session_is_held_for_the_timeout_after_the_last_renewal_was_asked_for() {
         let mut observer = LivenessObserver::new(TIMEOUT);
         assert!(!observer.holds_its_session(at(0)));
-        observer.renewed(at(100), &Liveness::new());
+        observer.renewed(at(100), at(400), &Liveness::new());
         observer.failed();
         assert!(observer.holds_its_session(at(3_099)));
         assert!(!observer.holds_its_session(at(3_100)));

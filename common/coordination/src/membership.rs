@@ -42,9 +42,10 @@ impl Membership {
     /// # Errors
     /// As [`Coordination::renew_liveness`].
     pub async fn renew(&self, now: impl Fn() -> MonotonicTime) -> Result<(), CoordinationError> {
+        let asked = now();
         let renewed = self.coordination.renew_liveness(self.node, self.program).await;
         match &renewed {
-            Ok(counters) => self.observer().renewed(now(), counters),
+            Ok(counters) => self.observer().renewed(asked, now(), counters),
             Err(_) => self.observer().failed(),
         }
         self.renewals.send_replace(());

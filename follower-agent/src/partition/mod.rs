@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use highwater_log::{LogRead, OffsetRange, OsStorage, ReadError, ReadLimits, TimestampHit};
 use highwater_node::{Clocks, FlushQueue};
-use highwater_protocol::delayed_fetch::Probe;
+use highwater_protocol::delayed_fetch::{FetchCompletion, Probe};
 use highwater_protocol::fetch::{FetchPartition, Fetched, LostRange, ReadPlan, Requester};
 use highwater_protocol::follower::{
     FetchAsk, FetchIntent, FetchPosition, LeaderOffsets, PartitionFetchState,
@@ -99,6 +99,8 @@ pub(crate) struct FollowedPartition {
     /// What names it in all that is told of it: the partition, and this follower.
     about: [KeyValue; 3],
     rot: RotWatch,
+    /// Whether nobody new finds it, and its log is about to be closed.
+    leaves: AtomicBool,
 }
 
 impl FollowedPartition {
@@ -130,6 +132,7 @@ impl FollowedPartition {
             lags: LagWatch::default(),
             about,
             rot: RotWatch::default(),
+            leaves: AtomicBool::new(false),
         })
     }
 
@@ -181,6 +184,12 @@ impl FollowedPartition {
         if let Err(error) = noted.and_then(|()| self.replica.write_checkpoint()) {
             tracing::warn!(partition = %self.name(), %error, "could not write the checkpoint");
         }
+    }
+
+    /// Nobody new finds it any more; whoever waits at it is let go, or its log could not be closed, nor lent, until then.
+    pub(crate) fn let_go(&self) {
+        self.leaves.store(true, Ordering::Release);
+        self.context.purgatory.wake(self.replica.id());
     }
 
     /// Lets accepted work finish, flushes, marks the log clean and frees its lock. No loop has the partition any more, and
@@ -392,6 +401,9 @@ impl HostedReplica for FollowedPartition {
     }
 
     fn probe(&self, requester: Requester, request: &FetchPartition) -> Probe {
+        if self.leaves.load(Ordering::Acquire) {
+            return Probe::Unreadable(FetchCompletion::ReplicaGone);
+        }
         self.replica.probe(requester, request)
     }
 

@@ -43,6 +43,10 @@ use crate::partition::{FollowedPartition, PartitionContext};
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
+/// Pauses while leader-svc holds a log: it closes it as soon as its last answer is sent, and `acks=all` waits for this replica.
+const HELD_MIN: Duration = Duration::from_millis(5);
+const HELD_MAX: Duration = Duration::from_secs(1);
+
 /// How often partitions whose disk work panicked are looked for.
 const HEALTH_CHECK: Duration = Duration::from_secs(1);
 
@@ -114,6 +118,8 @@ pub(crate) struct ReplicaManager {
     slots: HashMap<TopicIdPartition, Slot>,
     lent: HashMap<TopicIdPartition, Loan>,
     attempts: Attempts,
+    /// Attempts at logs that leader-svc held.
+    held: Attempts,
     tasks: JoinSet<Done>,
     strays: Strays,
 }
@@ -125,6 +131,7 @@ impl ReplicaManager {
             slots: HashMap::new(),
             lent: HashMap::new(),
             attempts: Attempts::new(RETRY_MIN, RETRY_MAX),
+            held: Attempts::new(HELD_MIN, HELD_MAX),
             tasks: JoinSet::new(),
             strays: Strays::default(),
         }
@@ -292,16 +299,20 @@ impl ReplicaManager {
     fn on_done(&mut self, done: Result<Done, JoinError>) {
         match done {
             Ok(Done::Opened(id, _, Opened::Follows(partition))) => {
-                self.attempts.forget(id);
+                self.forget_attempts(id);
                 self.shared.registry.set(id, Hosting::Online(Arc::clone(&partition)));
                 self.slots.insert(id, Slot::Following(partition));
             }
             // While the leadership moves away from this node's leader-svc.
             Ok(Done::Opened(id, seen, Opened::Held)) => {
-                self.pause(id, seen, "the node's other program holds the log".to_owned());
+                let why = "the node's other program holds the log";
+                let (pause, _) = self.held.failed(id, why);
+                self.pause(id, seen, pause, why.to_owned());
             }
             Ok(Done::Opened(id, seen, Opened::Failed(why))) => {
-                if self.pause(id, seen, why.clone()) {
+                let (pause, is_news) = self.attempts.failed(id, &why);
+                self.pause(id, seen, pause, why.clone());
+                if is_news {
                     let partition = name_of(&self.shared.registry.view(), id);
                     tracing::error!(partition, topic_id = %id.topic_id, error = why, "could not open a replica; trying on");
                 }
@@ -320,24 +331,26 @@ impl ReplicaManager {
         }
     }
 
-    /// Answers whether the reason is another one than the last.
-    fn pause(&mut self, id: TopicIdPartition, seen: PartitionEpoch, why: String) -> bool {
-        let (pause, is_news) = self.attempts.failed(id, &why);
+    fn pause(&mut self, id: TopicIdPartition, seen: PartitionEpoch, pause: Duration, why: String) {
         self.slots.insert(id, Slot::Paused { until: Instant::now() + pause, seen });
         let why = ReplicationError::new(ErrorCode::ReplicaNotAvailable, why);
         self.shared.registry.set(id, Hosting::Failed(why));
-        is_news
+    }
+
+    fn forget_attempts(&mut self, id: TopicIdPartition) {
+        self.attempts.forget(id);
+        self.held.forget(id);
     }
 
     /// Stops to follow a partition; answers that still read its log get `patience`.
     fn leave(&mut self, id: TopicIdPartition, patience: Duration) {
-        self.attempts.forget(id);
+        self.forget_attempts(id);
         match self.slots.get(&id) {
             Some(Slot::Following(partition)) => {
                 let partition = Arc::clone(partition);
                 self.shared.registry.remove(id);
                 self.shared.fetchers.take_out(id);
-                self.shared.context.purgatory.wake(id);
+                partition.let_go();
                 self.slots.insert(id, Slot::Closing);
                 self.tasks.spawn(async move {
                     partition.close(patience).await;
@@ -372,6 +385,7 @@ impl ReplicaManager {
         for (id, slot) in std::mem::take(&mut self.slots) {
             let Slot::Following(partition) = slot else { continue };
             self.shared.registry.remove(id);
+            partition.let_go();
             let turns = Arc::clone(&turns);
             self.tasks.spawn(async move {
                 let _turn = turns.acquire_owned().await.ok();

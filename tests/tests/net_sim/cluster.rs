@@ -25,6 +25,8 @@ const TICK: Duration = Duration::from_millis(2);
 
 /// How long a message is on its way.
 const LATENCY: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(15)];
+/// The longest, with the turn of the simulation in which it arrives.
+pub(crate) const ON_ITS_WAY_MAX: Duration = LATENCY[1].saturating_add(TICK);
 
 /// A simulated cluster. The directories go with it.
 pub(crate) struct Cluster {
