@@ -9,14 +9,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use highwater_client::{Client, ClientConfig, Producer, ProducerConfig, ProducerRecord};
+use highwater_proto::v1;
 use highwater_types::Program;
+use system_tests::calls::{self, Calls};
 use system_tests::cluster::{Cluster, ServerId};
 use system_tests::tier::rounds;
 use system_tests::trio::{
     NODES, TOPIC, leader, three_nodes_with_topic, until_all_in_sync, until_other_leader,
 };
 use system_tests::wait;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 const PRODUCERS: usize = 4;
 /// What is acknowledged after a gap, before it is believed that it is over: more than can have been on its way.
@@ -26,16 +28,23 @@ const SESSION: Duration = Duration::from_secs(3);
 /// How long a program that is told to stop may take.
 const STOPPED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Producers that send one record after the other, each as soon as the one before is acknowledged.
+/// Producers that send one record after the other, each as soon as the one before is acknowledged; and readers of followers, which
+/// hold nothing up.
 struct Load {
     acknowledged: Arc<Mutex<Vec<Instant>>>,
     stop: Arc<AtomicBool>,
     producers: Vec<JoinHandle<()>>,
+    _readers: JoinSet<()>,
 }
 
 impl Load {
     async fn start(cluster: &Cluster) -> Self {
-        let mut load = Self { acknowledged: Arc::default(), stop: Arc::default(), producers: Vec::new() };
+        let mut load = Self {
+            acknowledged: Arc::default(),
+            stop: Arc::default(),
+            producers: Vec::new(),
+            _readers: NODES.map(|node| wait_at(Calls::of(cluster.agent(node)))).into_iter().collect(),
+        };
         for _ in 0..PRODUCERS {
             let bootstrap = cluster.leaders().map(|server| server.address().into()).collect();
             let client = Client::new(ClientConfig::new(bootstrap)).expect("there are nodes to ask");
@@ -82,6 +91,24 @@ impl Load {
         self.stop.store(true, Ordering::Relaxed);
         for producer in self.producers.drain(..) {
             producer.await.expect("every record is delivered");
+        }
+    }
+}
+
+/// Waits at an agent for what comes, again and again: a consumer that reads that follower.
+async fn wait_at(agent: Calls) {
+    let mut next = 0;
+    loop {
+        let request = v1::FetchRequest {
+            max_wait_ms: Some(500),
+            partitions: vec![calls::from(TOPIC, 0, next)],
+            ..Default::default()
+        };
+        let answer = agent.log.clone().fetch(request).await.map(tonic::Response::into_inner);
+        let found = answer.ok().and_then(|answer| answer.partitions.into_iter().next());
+        match found.filter(|found| found.error.is_none()).and_then(|found| found.high_watermark) {
+            Some(high_watermark) => next = high_watermark,
+            None => tokio::time::sleep(Duration::from_millis(10)).await,
         }
     }
 }
