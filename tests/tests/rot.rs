@@ -179,3 +179,23 @@ async fn three_replicas_that_rot_in_different_places_make_each_other_whole() {
     })
     .await;
 }
+
+/// Nobody has read what rotted, when the good copies are to go.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_move_that_only_removes_replicas_keeps_them_until_the_one_that_stays_is_whole() {
+    const NODES: [i32; 3] = [1, 2, 3];
+    let cluster = filled_among(&NODES, &NODES, "1").await;
+    for follower in [2, 3] {
+        Calls::of(cluster.agent(follower)).until_followed_to("t", 1, RECORDS).await;
+    }
+    for offset in [5, 15] {
+        rot(&cluster, 2, offset, VALUE);
+    }
+    let moved = run_json(&cluster, &["reassign", "t:0", "--replicas", "2", "--wait=60s"]).await;
+    assert_eq!(moved.status.code(), Some(0), "{}", moved.err);
+    let topic = Calls::of(cluster.leader(2)).topic("t").await.unwrap();
+    assert_eq!(topic.partitions[0].replicas, [2]);
+    is_whole_on(&cluster, &[2]).await;
+    let said = cluster.leader(2).output();
+    assert!(said.contains("no replica leaves"), "{said}");
+}

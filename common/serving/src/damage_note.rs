@@ -2,6 +2,8 @@
 //!
 //! What must hold: readers that ask again and again make no flood. Deliberately absent: what is done about it.
 
+use std::collections::BTreeSet;
+
 use highwater_log::ReadError;
 use highwater_types::{Offset, PartitionIndex, TopicName};
 use parking_lot::Mutex;
@@ -10,8 +12,8 @@ use parking_lot::Mutex;
 #[derive(Debug, Default)]
 pub struct DamageNote {
     place: Mutex<Option<Offset>>,
-    /// The base of the segment in which damage was met that was not known.
-    segment: Mutex<Option<Offset>>,
+    /// The bases of segments in which damage was met that was not known.
+    segments: Mutex<BTreeSet<Offset>>,
 }
 
 impl DamageNote {
@@ -20,7 +22,7 @@ impl DamageNote {
         let place = match error {
             ReadError::Damaged { range, .. } => range.start,
             ReadError::Corrupt { segment, .. } => {
-                *self.segment.lock() = Some(*segment);
+                self.on_met(*segment);
                 *segment
             }
             ReadError::OutOfRange { .. }
@@ -39,15 +41,20 @@ impl DamageNote {
         is_news
     }
 
-    /// The base of the segment in which readers last met damage that was not known to the log.
+    /// There is damage in this segment that is not known to the log.
+    pub fn on_met(&self, segment: Offset) {
+        self.segments.lock().insert(segment);
+    }
+
+    /// The bases of segments in which damage was met that was not known to the log.
     #[must_use]
-    pub fn segment(&self) -> Option<Offset> {
-        *self.segment.lock()
+    pub fn segments(&self) -> Vec<Offset> {
+        self.segments.lock().iter().copied().collect()
     }
 
     /// The damage of this segment is known to the log now.
     pub fn on_known(&self, segment: Offset) {
-        self.segment.lock().take_if(|met| *met == segment);
+        self.segments.lock().remove(&segment);
     }
 }
 
@@ -68,7 +75,7 @@ mod tests {
             range: OffsetRange { start: offset(from), end: offset(from + 10) },
         };
         assert!(met(&damaged(12, 10)));
-        assert_eq!(note.segment(), None, "the log knows of it");
+        assert_eq!(note.segments(), [], "the log knows of it");
         assert!(!met(&damaged(15, 10)), "the same range, asked for elsewhere");
         assert!(!met(&ReadError::Overtaken));
         assert!(met(&damaged(30, 30)));
@@ -79,10 +86,10 @@ mod tests {
             reason: "rot".to_owned(),
         };
         assert!(met(&corrupt));
-        assert_eq!(note.segment(), Some(offset(40)));
+        note.on_met(offset(50));
+        assert_eq!(note.segments(), [40, 50].map(offset));
         note.on_known(offset(30));
-        assert_eq!(note.segment(), Some(offset(40)), "another segment");
         note.on_known(offset(40));
-        assert_eq!(note.segment(), None);
+        assert_eq!(note.segments(), [offset(50)]);
     }
 }

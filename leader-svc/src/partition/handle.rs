@@ -84,7 +84,7 @@ pub(crate) struct LedPartition {
     pub(super) flush_queue: FlushQueue,
     /// When the next tick of the core is due, as far as a timer is set.
     tick: Mutex<Option<MonotonicTime>>,
-    damage: DamageNote,
+    pub(super) damage: DamageNote,
     /// How fast replicas that are added catch up.
     pub(super) paces: Paces,
     /// Whether it was stopped: what goes wrong afterwards is a consequence.
@@ -234,29 +234,6 @@ impl LedPartition {
         if let Some(this) = self.this.upgrade() {
             // The manager is gone when the program stops: then nobody has to hear it.
             let _stopping = self.context.events.send(PartitionEvent::Failed(this));
-        }
-    }
-
-    /// After it was handed over: damage that readers met goes on record, so that the node's agent repairs it.
-    pub(crate) async fn note_rot(self: &Arc<Self>) {
-        let Some(segment) = self.damage.segment() else { return };
-        let this = Arc::clone(self);
-        if let Err(error) = on_disk(move || this.replica.note_rot(segment)).await {
-            tracing::warn!(partition = %self.id_name(), %error, "could not put damage on record");
-        }
-    }
-
-    /// While it leads alone: nobody else can lead, so the damage that readers met goes on record, and readers and replicas that
-    /// join get past it.
-    pub(crate) async fn note_rot_alone(self: Arc<Self>) {
-        let Some(segment) = self.damage.segment() else { return };
-        let this = Arc::clone(&self);
-        match on_disk(move || this.replica.note_rot_alone(segment)).await {
-            Ok(true) => self.damage.on_known(segment),
-            Ok(false) => {}
-            Err(error) => {
-                tracing::warn!(partition = %self.id_name(), %error, "could not put damage on record");
-            }
         }
     }
 
@@ -414,10 +391,8 @@ impl HostedReplica for LedPartition {
     fn read(&self, from: Offset, limits: ReadLimits) -> Result<LogRead, ReadError> {
         let read = self.replica.read(from, limits);
         read.inspect_err(|error| {
-            if self.damage.note(&self.topic.name, self.id().partition, error)
-                && let Some(this) = self.this.upgrade()
-            {
-                let _stopping = self.context.events.send(PartitionEvent::Damaged(this));
+            if self.damage.note(&self.topic.name, self.id().partition, error) {
+                self.tell_of_damage();
             }
         })
     }

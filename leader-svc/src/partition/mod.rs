@@ -8,6 +8,7 @@
 //! | `isr.rs` | changes of the in-sync set, by compare-and-swap |
 //! | `offset_waiters.rs` | who waits for an offset |
 //! | `pace.rs` | how fast replicas that are added catch up |
+//! | `rot.rs` | damage in the log: who hears of it, and how it goes on record |
 
 mod append_queue;
 mod commit;
@@ -15,6 +16,7 @@ mod handle;
 mod isr;
 mod offset_waiters;
 mod pace;
+mod rot;
 
 pub(crate) use handle::{LedPartition, PartitionContext, PartitionEvent};
 pub(crate) use pace::PACE_INTERVAL;

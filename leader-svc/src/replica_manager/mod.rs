@@ -86,8 +86,8 @@ enum Done {
     Stood(TopicIdPartition, PartitionEpoch, Stood),
     Closed(TopicIdPartition),
     GivenUp(TopicIdPartition, PartitionEpoch),
-    /// A move's end was to be written; whether a record of it is known.
-    Finished(TopicIdPartition, bool),
+    /// A move's end was to be written; after which time that is to be tried again, if no record of it is known.
+    Finished(TopicIdPartition, Option<Duration>),
     /// Damage went on record, or not: nothing follows.
     Noted,
 }
@@ -304,8 +304,8 @@ impl ReplicaManager {
                 self.pause_for_disk(id, seen, disk_failed(), view);
                 true
             }
-            Ok(Done::Finished(id, is_known)) => {
-                self.on_finished(id, is_known);
+            Ok(Done::Finished(id, again)) => {
+                self.on_finished(id, again);
                 true
             }
             Err(failed) => {

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use highwater_coordination::CasOutcome;
 use highwater_coordination::reassign::{ReassignmentStep, next_step};
@@ -54,7 +55,7 @@ impl ReplicaManager {
                 None
             }
             ReassignmentStep::Finish(finished) => {
-                self.finish(id, Arc::clone(partition), &record, *finished);
+                self.finish(id, Arc::clone(partition), record, *finished);
                 None
             }
         }
@@ -78,19 +79,23 @@ impl ReplicaManager {
         self.leave(id, Arc::clone(partition), successor, |_| {});
     }
 
-    /// Records that the added replicas are as good as any, and that the removed ones have left.
+    /// Records that the added replicas are as good as any, and that the removed ones have left. A replica that was added has just
+    /// read everything; where none was, and good copies go, this one is read whole before: nobody may have read it for long.
     fn finish(
         &mut self,
         id: TopicIdPartition,
         partition: Arc<LedPartition>,
-        known: &PartitionRecord,
+        known: Arc<PartitionRecord>,
         finished: PartitionRecord,
     ) {
         self.moves.finishing.insert(id);
-        let expected = known.partition_epoch;
         self.tasks.spawn(async move {
-            let written = partition.coordination().swap_partition(finished, expected).await;
-            let is_known = match written {
+            if known.adding.is_empty() && !partition.is_whole().await {
+                tracing::warn!(partition = %partition.id_name(), "no replica leaves: the log that stays could not be read whole");
+                return Done::Finished(id, Some(RETRY_MAX));
+            }
+            let written = partition.coordination().swap_partition(finished, known.partition_epoch).await;
+            let again = match written {
                 Ok(CasOutcome::Committed(record)) => {
                     tracing::info!(
                         partition = %partition.id_name(),
@@ -98,25 +103,26 @@ impl ReplicaManager {
                         "the reassignment is done"
                     );
                     partition.on_record(&Arc::new(record));
-                    true
+                    None
                 }
                 Ok(CasOutcome::Conflict(newer)) => {
                     partition.on_record(&Arc::new(newer));
-                    true
+                    None
                 }
                 Err(error) => {
                     tracing::warn!(partition = %partition.id_name(), %error, "could not end a reassignment; trying on");
-                    false
+                    Some(RETRY_MIN)
                 }
             };
-            Done::Finished(id, is_known)
+            Done::Finished(id, again)
         });
     }
 
-    pub(super) fn on_finished(&mut self, id: TopicIdPartition, is_known: bool) {
+    /// `again`: after which time it is tried again at the earliest.
+    pub(super) fn on_finished(&mut self, id: TopicIdPartition, again: Option<Duration>) {
         self.moves.finishing.remove(&id);
-        if !is_known {
-            self.moves.not_before.insert(id, Instant::now() + RETRY_MIN);
+        if let Some(again) = again {
+            self.moves.not_before.insert(id, Instant::now() + again);
         }
     }
 }

@@ -52,6 +52,23 @@ impl<S: Storage> Log<S> {
         );
         Ok(true)
     }
+
+    /// The bases of the log's segments, oldest first.
+    #[must_use]
+    pub fn segment_bases(&self) -> Vec<Offset> {
+        self.view.load().segments().map(SegmentRef::base).collect()
+    }
+
+    /// Reads the segment of base `segment` whole: whether more of it is damaged than is known. One that is gone is not. *Blocks.*
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn has_rot(&self, segment: Offset) -> StorageResult<bool> {
+        let view = self.view.load_full();
+        let Some(read) = view.segments().find(|read| read.base() == segment) else { return Ok(false) };
+        let rotten = rotten_in(&view, read, end_of(&view, segment))?;
+        Ok(rotten.iter().any(|damaged| damaged.above(view.log_start).is_some()))
+    }
 }
 
 /// Where the offsets of a segment end: at the next one, or at what is known to be missing between the two.

@@ -46,7 +46,12 @@ fn repair(log: &Log<impl Storage>, range: OffsetRange, bytes: &[u8]) {
 fn rot_that_a_reader_met_is_on_record_under_a_new_incarnation_until_it_is_repaired<D: TestDisk>() {
     let disk = D::new();
     let (log, bytes) = segmented(&disk);
+    let rotten = |log: &Log<_>| -> Vec<_> {
+        log.segment_bases().into_iter().filter(|base| log.has_rot(*base).unwrap()).collect()
+    };
+    assert_eq!(rotten(&log), []);
     rots(&disk, &[1, 2, 4], 70);
+    assert_eq!(rotten(&log), [o(12)]);
     assert!(matches!(log.read(o(14), all()), Err(ReadError::Corrupt { segment, .. }) if segment == o(12)));
     assert!(log.note_rot(o(12), Some(inc(7))).unwrap());
     assert_eq!((damage(&log), log.incarnation()), (vec![(o(14), o(18)), (o(20), o(22))], inc(7)));
@@ -54,6 +59,7 @@ fn rot_that_a_reader_met_is_on_record_under_a_new_incarnation_until_it_is_repair
     assert_eq!(log.read(o(12), all()).unwrap().next, o(14));
     assert_eq!(log.read(o(18), all()).unwrap().next, o(20));
     assert!(!log.note_rot(o(12), Some(inc(8))).unwrap(), "all of it is known");
+    assert_eq!((rotten(&log), log.has_rot(o(13)).unwrap()), (vec![], false));
     kill(log);
 
     let (log, report) = reopen(&disk);
