@@ -113,7 +113,13 @@ async fn begin(args: &ReassignArgs, target: &Target, out: &mut dyn Write) -> Res
     follow(&client, Some(&awaited), &[], bound, out).await?;
     let missed = missed(&client, &awaited).await.map_err(failed)?;
     match missed {
-        None => Ok(ChangeRow::verdict(&rows)),
+        None => {
+            if !awaited.partitions.is_empty() {
+                // That nobody listens there is no failure.
+                let _ = writeln!(std::io::stderr(), "done, partitions: {}", awaited.partitions.len());
+            }
+            Ok(ChangeRow::verdict(&rows))
+        }
         Some(missed) => Err(CommandError::Failed(missed)),
     }
 }

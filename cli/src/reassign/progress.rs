@@ -163,7 +163,11 @@ fn lines(moving: &Reassignment) -> Vec<String> {
     if moving.adding.iter().all(|added| added.in_sync) {
         let (topic, partition, removing) =
             (&moving.topic, moving.partition, super::view::nodes(&moving.removing));
-        return vec![format!("{topic}-{partition}: all added are in sync; removing {removing}")];
+        let before = match moving.adding.is_empty() {
+            true => "the leader that stays reads its log whole",
+            false => "all added are in sync",
+        };
+        return vec![format!("{topic}-{partition}: {before}; removing {removing}")];
     }
     moving.adding.iter().map(|added| format!("{}: {}", name(moving, added), figures(added))).collect()
 }

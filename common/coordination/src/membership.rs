@@ -8,7 +8,7 @@ use std::time::Duration;
 use highwater_types::{MonotonicTime, NodeId, Program};
 use tokio::sync::watch;
 
-use crate::{Coordination, CoordinationError, LivenessObserver, ProgramState};
+use crate::{ClusterView, Coordination, CoordinationError, LivenessObserver, ProgramState};
 
 /// How often a program renews within its session timeout: some renewals may fail or be late.
 const RENEWALS_PER_SESSION: u32 = 6;
@@ -86,6 +86,16 @@ impl Membership {
         self.observer().state(node, program)
     }
 
+    /// Whether a program may live: it renews, or it has only just registered in `view` and was not seen to renew yet.
+    #[must_use]
+    pub fn may_live(&self, view: &ClusterView, node: NodeId, program: Program) -> bool {
+        match self.state(node, program) {
+            ProgramState::Alive => true,
+            ProgramState::Expired => false,
+            ProgramState::NeverSeen => view.node(node).is_some_and(|found| found.endpoint(program).is_some()),
+        }
+    }
+
     /// How long a session lasts without a renewal.
     #[must_use]
     pub const fn session_timeout(&self) -> Duration {
@@ -108,7 +118,7 @@ impl Membership {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{FileCoordination, FileOptions};
+    use crate::{FileCoordination, FileOptions, register_endpoint};
 
     #[tokio::test]
     async fn a_renewal_is_due_when_a_silent_program_is() {
@@ -128,6 +138,27 @@ mod tests {
         assert_eq!(member.until_next(true), turn, "a store that is away is asked at its usual pace");
         member.renew(|| MonotonicTime::from_millis(3_000)).await.unwrap();
         assert_eq!(member.until_next(false), turn, "it is expired");
+    }
+
+    #[tokio::test]
+    async fn a_program_that_has_only_just_registered_may_live() {
+        const TIMEOUT: Duration = Duration::from_secs(3);
+        let dir = tempfile::tempdir().unwrap();
+        let store = FileCoordination::open(dir.path(), FileOptions::default()).await.unwrap();
+        let store: Arc<dyn Coordination> = Arc::new(store);
+        let [own, other] = [1, 2].map(|id| NodeId::new(id).unwrap());
+        let member = Membership::new(Arc::clone(&store), own, Program::LeaderSvc, TIMEOUT);
+        let may_live = || member.may_live(&store.view().borrow(), other, Program::LeaderSvc);
+        assert!(!may_live(), "nobody knows it");
+        let endpoint = "127.0.0.1:9400".parse().unwrap();
+        register_endpoint(&*store, other, Program::LeaderSvc, &endpoint).await.unwrap();
+        assert!(may_live());
+        store.renew_liveness(other, Program::LeaderSvc).await.unwrap();
+        for millis in (0..=3_000).step_by(500) {
+            assert!(may_live(), "before {millis} ms");
+            member.renew(|| MonotonicTime::from_millis(millis)).await.unwrap();
+        }
+        assert!(!may_live(), "it is silent");
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater_coordination::{ClusterView, Membership, ProgramState};
+use highwater_coordination::{ClusterView, Membership};
 use highwater_node::MonotonicClock;
 use highwater_node::grpc::Deadline;
 use highwater_proto::v1;
@@ -173,9 +173,9 @@ impl ClusterDescriber {
         }
     }
 
-    /// The nodes whose `program` is seen alive.
+    /// The nodes whose `program` lives as far as is known.
     fn live(&self, view: &ClusterView, program: Program) -> Vec<i32> {
-        let alive = |node: &NodeId| self.membership.state(*node, program) == ProgramState::Alive;
+        let alive = |node: &NodeId| self.membership.may_live(view, *node, program);
         view.nodes().map(|record| record.node).filter(alive).map(NodeId::get).collect()
     }
 }

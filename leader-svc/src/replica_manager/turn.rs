@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use highwater_coordination::{
-    ProgramState, UncleanOrder, first_leadership_delay, take_over_delay, unclean_delay,
-};
+use highwater_coordination::{UncleanOrder, first_leadership_delay, take_over_delay, unclean_delay};
 use highwater_types::{NodeId, PartitionRecord, Program, TopicRecord};
 
 use super::{Peers, Shared};
@@ -46,18 +44,11 @@ impl Shared {
         first_leadership_delay(record, self.node, self.leadership_stagger, expired)
     }
 
-    /// Whether another node's leader-svc may be about to take a first leadership. One that has only just registered may: this
-    /// node has not seen it renew yet.
+    /// Whether another node's leader-svc may be about to take a first leadership: one that has only just registered may.
     fn may_stand(&self, other: NodeId) -> bool {
-        match self.membership.state(other, Program::LeaderSvc) {
-            ProgramState::Alive => true,
-            ProgramState::Expired => false,
-            ProgramState::NeverSeen => {
-                let view = self.context.coordination.view();
-                let view = view.borrow();
-                view.node(other).is_some_and(|found| found.endpoint(Program::LeaderSvc).is_some())
-            }
-        }
+        let view = self.context.coordination.view();
+        let view = view.borrow();
+        self.membership.may_live(&view, other, Program::LeaderSvc)
     }
 
     /// How long it waits before a leadership that may lack records, where the topic allows that now.
