@@ -54,8 +54,8 @@ impl ReplicaManager {
                 self.move_leadership(id, partition, successor);
                 None
             }
-            ReassignmentStep::Finish(finished) => {
-                self.finish(id, Arc::clone(partition), record, *finished);
+            ReassignmentStep::Finish(_) => {
+                self.finish(id, Arc::clone(partition));
                 None
             }
         }
@@ -63,8 +63,7 @@ impl ReplicaManager {
 
     fn step(&self, partition: &LedPartition, record: &PartitionRecord) -> ReassignmentStep {
         let peers = self.shared.peers.borrow();
-        let min_isr = partition.topic_record().properties.min_insync_replicas;
-        next_step(record, min_isr, |other| peers.is_up(other))
+        step(partition, record, |other| peers.is_up(other))
     }
 
     /// This node is removed, so another one has to lead. Where that one does not after all, this one leads again, and waits
@@ -81,20 +80,19 @@ impl ReplicaManager {
 
     /// Records that the added replicas are as good as any, and that the removed ones have left. A replica that was added has just
     /// read everything; where none was, and good copies go, this one is read whole before: nobody may have read it for long.
-    fn finish(
-        &mut self,
-        id: TopicIdPartition,
-        partition: Arc<LedPartition>,
-        known: Arc<PartitionRecord>,
-        finished: PartitionRecord,
-    ) {
+    fn finish(&mut self, id: TopicIdPartition, partition: Arc<LedPartition>) {
         self.moves.finishing.insert(id);
         self.tasks.spawn(async move {
-            if known.adding.is_empty() && !partition.is_whole().await {
+            if partition.record().adding.is_empty() && !partition.is_whole().await {
                 tracing::warn!(partition = %partition.id_name(), "no replica leaves: the log that stays could not be read whole");
                 return Done::Finished(id, Some(RETRY_MAX));
             }
-            let written = partition.coordination().swap_partition(finished, known.partition_epoch).await;
+            // That took its time: the in-sync set may be another one now, or the move be cancelled.
+            let known = partition.record();
+            let ReassignmentStep::Finish(finished) = step(&partition, &known, |_| false) else {
+                return Done::Finished(id, None);
+            };
+            let written = partition.coordination().swap_partition(*finished, known.partition_epoch).await;
             let again = match written {
                 Ok(CasOutcome::Committed(record)) => {
                     tracing::info!(
@@ -125,4 +123,13 @@ impl ReplicaManager {
             self.moves.not_before.insert(id, Instant::now() + again);
         }
     }
+}
+
+/// What is next by this record.
+fn step(
+    partition: &LedPartition,
+    record: &PartitionRecord,
+    alive: impl Fn(NodeId) -> bool,
+) -> ReassignmentStep {
+    next_step(record, partition.topic_record().properties.min_insync_replicas, alive)
 }

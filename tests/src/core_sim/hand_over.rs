@@ -102,7 +102,7 @@ impl Cluster {
     }
 
     /// A write whose outcome nobody waits for: it shows in the record, or does not. One at a time.
-    fn write_for_nobody(
+    pub(super) fn write_for_nobody(
         &mut self,
         node: usize,
         partition: usize,

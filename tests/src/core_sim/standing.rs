@@ -4,13 +4,15 @@
 
 use std::collections::BTreeSet;
 
-use highwater_coordination::{Candidate, CasOutcome, Ineligible, UncleanOrder, next_leadership};
+use highwater_coordination::{
+    Candidate, CasOutcome, Ineligible, UncleanOrder, next_leadership, successor, withdrawal,
+};
 use highwater_log::OnDamage;
 use highwater_log::checkpoint::CheckpointFile;
 use highwater_log::storage::sim::SimStorage;
 use highwater_replica::{Leading, OpenReplica};
-use highwater_types::PartitionRecord;
 use highwater_types::planted::{PlantedFault, is_planted};
+use highwater_types::{NodeId, PartitionRecord};
 
 use super::cluster::Cluster;
 use super::node::{Leads, Led, Node, Running, Which, data_dir, index_of, partition_id};
@@ -107,8 +109,19 @@ impl Cluster {
             log_end: open.log_end(),
         };
         let proposal = next_leadership(record, &candidate, order);
+        if proposal.is_err() {
+            self.withdraw(node, partition, record, &candidate);
+        }
         self.stand_with(node, partition, record, proposal, Some(open));
         Ok(true)
+    }
+
+    /// Who cannot lead because the in-sync set names another incarnation of it says so in the record.
+    fn withdraw(&mut self, node: usize, partition: usize, record: &PartitionRecord, candidate: &Candidate) {
+        let alive = |id: NodeId| self.nodes[index_of(id)].leader_svc.is_up();
+        let Some(withdrawn) = withdrawal(record, candidate, successor(record, alive)) else { return };
+        self.count_fault("withdrawal proposed");
+        self.write_for_nobody(node, partition, Purpose::Withdrawal, withdrawn, record);
     }
 
     /// What the checkpoint says of a replica that another program may hold: for those faults that do not take the lock first.

@@ -17,6 +17,7 @@ pub(super) enum Purpose {
     Election,
     IsrChange,
     Resignation,
+    Withdrawal,
     Reassignment,
 }
 
@@ -163,7 +164,7 @@ impl Cluster {
                 self.isr_outcome(write.node, write.partition, write.expected, outcome);
             }
             // Nobody waits for it.
-            Purpose::Resignation | Purpose::Reassignment => {}
+            Purpose::Resignation | Purpose::Withdrawal | Purpose::Reassignment => {}
         }
     }
 }

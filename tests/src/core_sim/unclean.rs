@@ -3,7 +3,7 @@
 //! (`invariants::loss_reports`).
 
 use highwater_coordination::UncleanOrder;
-use highwater_types::PartitionRecord;
+use highwater_types::{NodeId, PartitionRecord};
 
 use super::cluster::Cluster;
 use super::node::{Led, Which, index_of};
@@ -23,7 +23,8 @@ impl Cluster {
         let may_come = |other: usize| {
             other != node && self.nodes[other].leader_svc.is_up() && !self.network.is_cut(node, other)
         };
-        let member_lives = record.isr.iter().any(|member| may_come(index_of(member.node)));
+        let is_waited_for = |id: NodeId| !record.has_withdrawn(id) && may_come(index_of(id));
+        let member_lives = record.isr.iter().any(|member| is_waited_for(member.node));
         if member_lives { UncleanOrder::None } else { UncleanOrder::Topic { member_lives } }
     }
 
