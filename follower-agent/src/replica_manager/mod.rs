@@ -10,6 +10,7 @@
 //!
 //! Every failure is retried with a growing pause; a newer record ends the pause.
 
+mod lend;
 mod open;
 mod unopened;
 
@@ -19,7 +20,7 @@ use std::time::Duration;
 
 use highwater_coordination::{ClusterView, Coordination};
 use highwater_protocol::follower::BackoffConfig;
-use highwater_serving::handover::{Answer, Wanted};
+use highwater_serving::handover::Wanted;
 use highwater_serving::registry::{Hosting, Registry, name_of};
 use highwater_serving::strays::Strays;
 use highwater_serving::{Attempts, PartitionHost as _, Volume};
@@ -27,11 +28,12 @@ use highwater_types::{
     ErrorCode, NodeId, PartitionEpoch, PartitionRecord, Program, ReplicationError, TopicIdPartition,
     TopicRecord,
 };
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::lend::{LEND_PATIENCE, Loan};
 use self::open::{Opened, open, other_leader};
 pub(crate) use self::unopened::CONCURRENT_TELLS;
 use self::unopened::tell_leader;
@@ -47,14 +49,14 @@ const RETRY_MAX: Duration = Duration::from_secs(10);
 const HELD_MIN: Duration = Duration::from_millis(5);
 const HELD_MAX: Duration = Duration::from_secs(1);
 
+/// The least time between two looks at all records: while thousands of partitions change, each look serves many changes.
+const LOOK_PAUSE: Duration = Duration::from_millis(5);
+
 /// How often partitions whose disk work panicked are looked for.
 const HEALTH_CHECK: Duration = Duration::from_secs(1);
 
 /// How long a partition that ends waits for answers that still read its log.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
-
-/// The same for a log that leader-svc waits for: it gives up after 1 s.
-const LEND_PATIENCE: Duration = Duration::from_millis(400);
 
 /// How many logs are flushed and closed at the same time when the program stops.
 const CONCURRENT_CLOSES: usize = 16;
@@ -103,14 +105,6 @@ enum Done {
     LoanOver(TopicIdPartition),
 }
 
-/// A log that leader-svc has, or waits for.
-#[derive(Debug)]
-struct Loan {
-    /// Until the log is closed.
-    answer: Option<oneshot::Sender<Answer>>,
-    over: CancellationToken,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct ReplicaManager {
@@ -145,31 +139,42 @@ impl ReplicaManager {
     ) {
         let stop = self.shared.stop.clone();
         let mut health = tokio::time::interval(HEALTH_CHECK);
-        let mut next = None;
-        let mut look = true;
+        // When the records are looked at next, if nothing happens before.
+        let mut next = Some(Instant::now());
+        let mut last: Option<Instant> = None;
         loop {
-            if std::mem::take(&mut look) {
-                let now = Arc::clone(&view.borrow_and_update());
-                next = self.reconcile(&now);
-            }
             let due = async {
                 match next {
                     Some(at) => tokio::time::sleep_until(at).await,
                     None => std::future::pending().await,
                 }
             };
-            tokio::select! {
+            let look = tokio::select! {
                 () = stop.cancelled() => break,
+                () = due => {
+                    let now = Arc::clone(&view.borrow_and_update());
+                    next = self.reconcile(&now);
+                    last = Some(Instant::now());
+                    false
+                }
                 // The store's handle lives as long as the program.
-                changed = view.changed() => if changed.is_err() { break } else { look = true },
-                Some(done) = self.tasks.join_next() => { self.on_done(done); look = true },
+                changed = view.changed() => if changed.is_err() { break } else { true },
+                Some(done) = self.tasks.join_next() => {
+                    self.on_done(done);
+                    self.answer_loans();
+                    true
+                }
                 Some(wanted) = wanted.recv() => {
                     let now = Arc::clone(&view.borrow());
                     self.lend(&now, wanted);
-                    look = true;
+                    self.answer_loans();
+                    true
                 }
-                () = due => look = true,
-                _ = health.tick() => look |= self.leave_panicked(),
+                _ = health.tick() => self.leave_panicked(),
+            };
+            if look {
+                let soon = last.map_or_else(Instant::now, |last| last + LOOK_PAUSE);
+                next = Some(next.map_or(soon, |next| next.min(soon)));
             }
         }
         self.close_all().await;
@@ -189,37 +194,6 @@ impl ReplicaManager {
         self.strays.look(&self.shared.volume, store, view, node, self.slots.keys().copied());
         self.answer_loans();
         next
-    }
-
-    /// leader-svc wants a log, to stand with it.
-    fn lend(&mut self, view: &ClusterView, wanted: Wanted) {
-        let Wanted { partition: id, seen, answer, over } = wanted;
-        if view.partition(id).is_some_and(|record| record.partition_epoch > seen) {
-            // Who asked may be gone; so it is below.
-            let _gone = answer.send(Answer::Overtaken);
-            return;
-        }
-        let (ended, stop) = (over.clone(), self.shared.stop.clone());
-        self.tasks.spawn(async move {
-            tokio::select! {
-                () = ended.cancelled() => {}
-                () = stop.cancelled() => {}
-            }
-            Done::LoanOver(id)
-        });
-        // Whoever asked before has given up: leader-svc stands once at a time.
-        self.lent.insert(id, Loan { answer: Some(answer), over });
-    }
-
-    /// Tells who waits for a log that it is closed now.
-    fn answer_loans(&mut self) {
-        for (id, loan) in &mut self.lent {
-            if !self.slots.contains_key(id)
-                && let Some(answer) = loan.answer.take()
-            {
-                let _gone = answer.send(Answer::Released);
-            }
-        }
     }
 
     /// Partitions whose topic is gone, of which this node is no replica any more, that it leads now, or that are lent.
