@@ -94,10 +94,10 @@ fn print(elected: &Elected, output: OutputFormat, out: &mut dyn Write) -> Result
     if let Some(lost) = &elected.lost {
         let others = lost.passed_over.iter().filter(|node| **node != elected.leader);
         let nodes: Vec<_> = others.map(ToString::to_string).collect();
-        let who = if nodes.is_empty() {
-            format!("node {} itself had before", elected.leader)
-        } else {
-            format!("nodes {} had", nodes.join(", "))
+        let who = match &nodes[..] {
+            [] => format!("node {} itself had before", elected.leader),
+            [node] => format!("node {node} had"),
+            nodes => format!("nodes {} had", nodes.join(", ")),
         };
         writeln!(
             out,

@@ -100,6 +100,15 @@ async fn begin(args: &ReassignArgs, target: &Target, out: &mut dyn Write) -> Res
         })
         .collect();
     let answers = client.reassign(&wanted).await.map_err(failed)?;
+    let (min_isr, copies) = (topic.record.properties.min_insync_replicas, args.replicas.len());
+    if usize::try_from(min_isr).is_ok_and(|min_isr| copies < min_isr) {
+        // That nobody listens there is no failure.
+        let _ = writeln!(
+            std::io::stderr(),
+            "warning: min.insync.replicas of {} is {min_isr}; with fewer replicas than that, acks=all waits for all there are",
+            target.topic
+        );
+    }
     let asked: Vec<_> = wanted.iter().map(|assignment| assignment.partition.partition).collect();
     let rows: Vec<_> =
         asked.iter().zip(&answers).map(|(at, told)| ChangeRow::of(&topic, *at, told)).collect();

@@ -182,7 +182,7 @@ impl Store {
             if stands.as_deref() != Some(known.as_str()) {
                 return Err(CoordinationError::Unavailable(format!(
                     "etcd holds {} and this program works in cluster {known}: it came back empty, or it is another one. \
-                     Restore what it had, or restart this program to work with what is there",
+                     Restore what it had: a program that is restarted works with it only where its node is known there",
                     stands.map_or_else(|| "no cluster".to_owned(), |other| format!("cluster {other}")),
                 )));
             }
@@ -257,7 +257,7 @@ impl Store {
         if !answer.held {
             return Err(CoordinationError::Unavailable(format!(
                 "etcd lost renewals of {program} of node {node}: it came back empty or as an older copy. Restore what it \
-                 had, or restart this program to work with what is there"
+             had: a program that is restarted works with it only where its node is known there"
             )));
         }
         let entries = answer.operations.into_iter().next_back().map(entries).unwrap_or_default();

@@ -79,7 +79,7 @@ impl ClusterDescriber {
                     ErrorCode::CoordinationUnavailable,
                     format!(
                         "node {} cannot renew its session with the coordination store, so what it knows may be old: ask another \
-                         node; where each says so, the store is out of reach",
+                         node; where each says so, the store is out of reach, or lost what it held: the node's log says which",
                         self.node
                     ),
                 ));

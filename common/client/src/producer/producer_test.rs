@@ -6,7 +6,7 @@ use std::task::Poll;
 use highwater_proto::v1;
 use highwater_records::{batches, decode_records};
 use highwater_types::{
-    ErrorCode, LeaderHint, NodeId, ReplicationError, TopicId, TopicProperties, TopicRecord,
+    Endpoint, ErrorCode, LeaderHint, NodeId, ReplicationError, TopicId, TopicProperties, TopicRecord,
 };
 
 use super::*;
@@ -257,10 +257,8 @@ async fn an_open_batch_is_taken_when_it_has_lingered() {
 /// Longer than the test, so that neither the connection nor the call ends by itself.
 const FOR_EVER: Duration = Duration::from_secs(600);
 
-#[tokio::test]
-async fn a_leader_that_is_silent_is_left_once_another_node_leads() {
-    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let node = FakeNode::start(1).await;
+/// A topic of one partition that node 1 leads, which listens and never answers; only the other node says so.
+fn led_by_a_silent_node(node: &FakeNode, silent: &tokio::net::TcpListener) -> (TopicRecord, Endpoint) {
     let topic = TopicRecord {
         id: TopicId::random(),
         name: "orders".parse().unwrap(),
@@ -270,6 +268,29 @@ async fn a_leader_that_is_silent_is_left_once_another_node_leads() {
     };
     let endpoint = silent.local_addr().unwrap().to_string().parse().unwrap();
     node.put_topic(&topic, &led(&topic, 1, 1), &endpoint);
+    (topic, endpoint)
+}
+
+#[tokio::test]
+async fn no_try_lasts_longer_than_its_batch_has_time() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let node = FakeNode::start(1).await;
+    let (topic, _) = led_by_a_silent_node(&node, &silent);
+    let mut settings = ClientConfig::new(vec![node.endpoint.clone()]);
+    settings.request_timeout = FOR_EVER;
+    settings.transport.keepalive_interval = FOR_EVER;
+    let config = ProducerConfig { delivery_timeout: Duration::from_millis(300), ..config() };
+    let producer = Producer::new(Client::new(settings).unwrap(), config).unwrap();
+    let delivery = producer.send(&topic.name, at(0, "value")).await.unwrap();
+    let ended = tokio::time::timeout(FOR_EVER / 2, delivery.wait()).await.expect("it ends");
+    assert!(matches!(ended, Err(ClientError::OutcomeUnknown { .. })), "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_leader_that_is_silent_is_left_once_another_node_leads() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let node = FakeNode::start(1).await;
+    let (topic, endpoint) = led_by_a_silent_node(&node, &silent);
     let mut settings = ClientConfig::new(vec![node.endpoint.clone(), endpoint]);
     settings.request_timeout = FOR_EVER;
     settings.transport.keepalive_interval = FOR_EVER;

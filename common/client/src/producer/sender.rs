@@ -19,6 +19,7 @@ use highwater_wire::produce::{
     ProducePartition, ProduceRecords, ProduceRequest, decode_response, encode_request,
 };
 use highwater_wire::trace;
+use tokio::time::Instant;
 use tonic::Request;
 
 use super::Shared;
@@ -31,6 +32,9 @@ use crate::route::{TryError, bad_answer, no_answer};
 
 /// How much sooner than the call's deadline the leader is to give up, so that its answer arrives.
 const DEADLINE_MARGIN: Duration = Duration::from_millis(500);
+
+/// The least that a try has, also at the end of its batch's time.
+const TRY_MIN: Duration = Duration::from_millis(100);
 
 /// Sends the partition's batches, one at a time, until it is dropped.
 pub(super) async fn run(shared: Arc<Shared>, partition: TopicPartition, queue: Arc<PartitionQueue>) {
@@ -94,7 +98,7 @@ async fn send(
     // What a later try is told says nothing about an earlier one.
     let is_unresolved = &AtomicBool::new(false);
     let attempt = |leader| async move {
-        let tried = send_once(shared, partition, leader, batch.bytes.clone()).await;
+        let tried = send_once(shared, partition, leader, batch.bytes.clone(), give_up).await;
         tried.inspect_err(|error| _ = is_unresolved.fetch_or(may_be_appended(error), Ordering::Relaxed))
     };
     let sent = shared.client.at_leader(partition, give_up, attempt).await;
@@ -106,8 +110,10 @@ async fn send_once(
     partition: &TopicPartition,
     leader: Leader,
     records: Bytes,
+    give_up: Instant,
 ) -> Result<Option<Offset>, TryError> {
-    let timeout = shared.client.config().request_timeout;
+    let left = give_up.saturating_duration_since(Instant::now()).max(TRY_MIN);
+    let timeout = shared.client.config().request_timeout.min(left);
     let request = encode_request(ProduceRequest {
         cluster: None,
         acks: shared.config.acks,

@@ -168,7 +168,7 @@ impl Connection {
         }
         let lost = format!(
             "etcd is at revision {}, and was at {seen} before: it came back empty or as an older copy. Restore what it \
-             had, or restart this program to work with what is there",
+             had: a program that is restarted works with it only where its node is known there",
             answer.revision
         );
         if effect == Effect::Writes && answer.held {

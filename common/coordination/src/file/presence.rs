@@ -64,8 +64,8 @@ impl Presence {
                 Ok(found) if found == *id => {}
                 Ok(_) => {
                     return Err(CoordinationError::Unavailable(format!(
-                        "{} was replaced by another file while this program uses the old one: put the old one back, or \
-                         restart this program to use the new one",
+                        "{} was replaced by another file while this program uses the old one: put the old one back; \
+                         a program that is restarted uses the new one, where its node is known there",
                         path.display()
                     )));
                 }
