@@ -199,7 +199,16 @@ impl Client {
                     ClientError::Answered { what: partition.to_string(), error }
                 }
             };
-            if matches!(error.code(), Some(ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId)) {
+            // One of the id can be so new that its leader has not heard of it.
+            let is_unknown = matches!(
+                error.code(),
+                Some(
+                    ErrorCode::UnknownTopicOrPartition
+                        | ErrorCode::UnknownTopicId
+                        | ErrorCode::InconsistentTopicId
+                )
+            );
+            if is_unknown {
                 unknown += 1;
                 if unknown >= UNKNOWN_TOPIC_TRIES {
                     return Err(error);

@@ -33,8 +33,9 @@ const PAUSES: std::ops::Range<u64> = 50..1500;
 /// Shorter than a session, and longer than one: half of the faults each; in milliseconds.
 const SHORT: std::ops::Range<u64> = 30..1500;
 const LONG: std::ops::Range<u64> = 3200..7000;
-/// So long after its start a program need not know yet how to stop in order.
-const STARTING: Duration = Duration::from_secs(1);
+/// So long after its start a program that has printed nothing need not know yet how to stop in order: it may have been stopped for
+/// most of that.
+const STARTING: Duration = Duration::from_secs(10);
 /// A program that ended at its start is started again after this.
 const START_AGAIN_AFTER: Duration = Duration::from_millis(300);
 
@@ -89,7 +90,8 @@ enum Effect {
 pub(super) struct Faults {
     pub(super) cluster: Cluster,
     links: Links,
-    started: BTreeMap<ServerId, Instant>,
+    /// When, and what it had printed before.
+    started: BTreeMap<ServerId, (Instant, usize)>,
     /// Between a node and its store, where the store is reached by the network.
     stores: BTreeMap<i32, Proxy>,
     dice: StdRng,
@@ -285,7 +287,11 @@ impl Faults {
                 let begun = Instant::now();
                 let status = self.cluster.server_mut(*id).terminate(wait::SOON).await;
                 self.note(format!("{id:?} ended after {:?}: {status}", begun.elapsed()));
-                let starts = self.started.get(id).is_some_and(|at| begun.duration_since(*at) < STARTING);
+                let printed = self.cluster.server(*id).output().len();
+                let starts = self
+                    .started
+                    .get(id)
+                    .is_some_and(|(at, before)| printed == *before && begun.duration_since(*at) < STARTING);
                 if !(status.success() || starts && ended_by(status, Signal::SIGTERM)) {
                     self.problems
                         .push(format!("{} ended at SIGTERM with {status}", self.cluster.server(*id)));
@@ -349,8 +355,9 @@ impl Faults {
     }
 
     async fn start(&mut self, id: ServerId) {
+        let printed = self.cluster.server(id).output().len();
         self.cluster.start(id);
-        self.started.insert(id, Instant::now());
+        self.started.insert(id, (Instant::now(), printed));
         let process = self.cluster.server(id).process().id();
         self.links.on_start(id, process).await;
     }

@@ -137,6 +137,35 @@ async fn a_terminal_error_fails_its_batch_at_once_and_the_flush_says_so() {
 }
 
 #[tokio::test]
+async fn a_topic_that_is_created_anew_under_a_producer_is_another_one() {
+    let node = FakeNode::start(1).await;
+    let topic = node.add_topic("orders", 1, &node.endpoint, 0);
+    let old = node.state().topics[0].topic_id.clone();
+    let producer = Producer::new(node.client(), config()).unwrap();
+    producer.send(&topic, at(0, "before")).await.unwrap().wait().await.unwrap();
+    node.state().topics.clear();
+    node.add_topic("orders", 1, &node.endpoint, 0);
+    node.state().on_produce = Some(Box::new(move |request| {
+        let asked = &request.partitions[0];
+        let error = ReplicationError::new(ErrorCode::InconsistentTopicId, "topic 'orders' has another id");
+        let result = v1::ProducePartitionResult {
+            topic: asked.topic.clone(),
+            partition: Some(0),
+            error: Some(highwater_wire::error::encode_error(&error)),
+            ..Default::default()
+        };
+        let answer = v1::ProduceResponse { partitions: vec![result], ..Default::default() };
+        (asked.topic_id == old).then_some(Ok(answer))
+    }));
+    let error = producer.send(&topic, at(0, "after")).await.unwrap().wait().await.unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::InconsistentTopicId), "{error}");
+    assert!(error.to_string().contains("created anew"), "{error}");
+    let another = Producer::new(node.client(), config()).unwrap();
+    another.send(&topic, at(0, "after")).await.unwrap().wait().await.unwrap();
+    assert_eq!(values(&node, "orders", 0), ["before", "after"], "the fake keeps one log for a name");
+}
+
+#[tokio::test]
 async fn a_batch_that_is_refused_for_itself_takes_no_other_with_it_and_leaves_no_hole() {
     const MOST: usize = 1000;
     let node = FakeNode::start(1).await;

@@ -2,7 +2,8 @@
 //!
 //! What must hold: a batch is sent again with the same bytes as long as an earlier try of it may have been appended, so that
 //! the leader knows it (design.md 6.10); one request carries one batch, because of a producer's batches a leader may
-//! remember the newest only, after a restart.
+//! remember the newest only, after a restart. What follows an acknowledged batch goes to the same topic: one that was deleted and
+//! created anew under its name is another one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +13,7 @@ use bytes::Bytes;
 use highwater_proto::v1;
 use highwater_proto::v1::log_service_client::LogServiceClient;
 use highwater_records::Producer;
-use highwater_types::{ErrorCode, Offset, Retry, TopicPartition};
+use highwater_types::{ErrorCode, Offset, Retry, TopicId, TopicPartition};
 use highwater_wire::Reached;
 use highwater_wire::fetch::TopicRef;
 use highwater_wire::produce::{
@@ -39,9 +40,10 @@ const TRY_MIN: Duration = Duration::from_millis(100);
 /// Sends the partition's batches, one at a time, until it is dropped.
 pub(super) async fn run(shared: Arc<Shared>, partition: TopicPartition, queue: Arc<PartitionQueue>) {
     let mut identity = shared.first_id.map(Identity::new);
+    let mut acknowledged_by = None;
     loop {
         let mut batch = queue.take(&shared.config).await;
-        let outcome = deliver(&shared, &partition, &mut batch, identity.as_mut()).await;
+        let outcome = deliver(&shared, &partition, &mut batch, identity.as_mut(), &mut acknowledged_by).await;
         if let Err(error) = &outcome {
             shared.state().failed.get_or_insert_with(|| error.clone());
         }
@@ -62,14 +64,16 @@ async fn deliver(
     partition: &TopicPartition,
     batch: &mut ClosedBatch,
     mut identity: Option<&mut Identity>,
+    acknowledged_by: &mut Option<TopicId>,
 ) -> Outcome {
     loop {
         let producer = identity.as_ref().map(|identity| identity.of_next_batch());
         if let Some(producer) = producer {
             batch.set_producer(producer);
         }
-        let failed = match send(shared, partition, batch).await {
-            Ok(base_offset) => {
+        let failed = match send(shared, partition, *acknowledged_by, batch).await {
+            Ok((base_offset, topic_id)) => {
+                *acknowledged_by = topic_id;
                 if let Some(identity) = identity {
                     identity.on_acknowledged(batch.records);
                 }
@@ -92,23 +96,36 @@ async fn deliver(
 async fn send(
     shared: &Shared,
     partition: &TopicPartition,
+    acknowledged_by: Option<TopicId>,
     batch: &ClosedBatch,
-) -> Result<Option<Offset>, Failed> {
+) -> Result<(Option<Offset>, Option<TopicId>), Failed> {
     let give_up = batch.opened + shared.config.delivery_timeout;
     // What a later try is told says nothing about an earlier one.
     let is_unresolved = &AtomicBool::new(false);
     let attempt = |leader| async move {
-        let tried = send_once(shared, partition, leader, batch.bytes.clone(), give_up).await;
-        tried.inspect_err(|error| _ = is_unresolved.fetch_or(may_be_appended(error), Ordering::Relaxed))
+        let known = || shared.client.metadata().topic(&partition.topic).map(|topic| topic.record.id);
+        let topic_id = acknowledged_by.or_else(known);
+        let to = To { partition, topic_id, leader };
+        let tried = send_once(shared, to, batch.bytes.clone(), give_up).await;
+        tried
+            .map(|base_offset| (base_offset, topic_id))
+            .inspect_err(|error| _ = is_unresolved.fetch_or(may_be_appended(error), Ordering::Relaxed))
     };
     let sent = shared.client.at_leader(partition, give_up, attempt).await;
     sent.map_err(|error| Failed { error, is_unresolved: is_unresolved.load(Ordering::Relaxed) })
 }
 
+/// Where a try goes.
+struct To<'a> {
+    partition: &'a TopicPartition,
+    /// Of the topic that is meant, where it is known.
+    topic_id: Option<TopicId>,
+    leader: Leader,
+}
+
 async fn send_once(
     shared: &Shared,
-    partition: &TopicPartition,
-    leader: Leader,
+    To { partition, topic_id, leader }: To<'_>,
     records: Bytes,
     give_up: Instant,
 ) -> Result<Option<Offset>, TryError> {
@@ -119,7 +136,10 @@ async fn send_once(
         acks: shared.config.acks,
         timeout: timeout.saturating_sub(DEADLINE_MARGIN).max(timeout / 2),
         partitions: vec![ProducePartition {
-            topic: TopicRef::Name(partition.topic.clone()),
+            topic: match topic_id {
+                Some(id) => TopicRef::Both { name: partition.topic.clone(), id },
+                None => TopicRef::Name(partition.topic.clone()),
+            },
             partition: partition.partition,
             current_leader_epoch: Some(leader.epoch),
             records: ProduceRecords::Batches(records),
@@ -155,6 +175,7 @@ fn may_be_appended(error: &TryError) -> bool {
                     | ErrorCode::UnknownLeaderEpoch
                     | ErrorCode::LeaderNotAvailable
                     | ErrorCode::UnknownTopicOrPartition
+                    | ErrorCode::InconsistentTopicId
             );
             !is_refusal && error.retry() == Retry::Retryable
         }
@@ -169,10 +190,15 @@ fn explain(
     producer: Option<Producer>,
 ) -> ClientError {
     let Failed { mut error, is_unresolved } = failed;
-    if let ClientError::Answered { error, .. } = &mut error
-        && error.code == ErrorCode::OutOfOrderSequence
-    {
-        error.message.push_str(": records that were acknowledged before are not in the leader's log");
+    if let ClientError::Answered { error, .. } = &mut error {
+        if error.code == ErrorCode::OutOfOrderSequence {
+            error.message.push_str(": records that were acknowledged before are not in the leader's log");
+        }
+        if error.code == ErrorCode::InconsistentTopicId {
+            error
+                .message
+                .push_str(": it was created anew, and what was acknowledged before went to the old one");
+        }
     }
     if !is_unresolved {
         return error;

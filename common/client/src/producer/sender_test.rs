@@ -48,7 +48,8 @@ async fn a_batch_over_the_end_of_the_sequence_numbers_is_known_again_and_the_nex
     identity.on_acknowledged(i32::MAX - 1);
     for (records, offset) in [(3, 0), (2, 3)] {
         let mut batch = closed(&producer.shared.config, records).await;
-        let delivered = deliver(&producer.shared, &tp("orders", 0), &mut batch, Some(&mut identity)).await;
+        let delivered =
+            deliver(&producer.shared, &tp("orders", 0), &mut batch, Some(&mut identity), &mut None).await;
         assert_eq!(delivered, Ok(Offset::new(offset)));
     }
     let headers = node.state().logs[&("orders".to_owned(), 0)].headers();
